@@ -35,6 +35,7 @@ Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of th
 
 FEATURES = {
     "predicate-expressions", "column-defaults", "widened-columns", "tags", "erasures", "adopted-files", "indexes",
+    "constant-columns",
 }  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")
@@ -98,6 +99,7 @@ def read_segment(get: Get, reference: Json) -> list[Any]:
             entry["footer"] = [entry[f"footer_{member}"] for member in ("offset", "length", "crc32")]
             vector = ("object", "offset", "length", "crc32", "cardinality")
             has_vector = entry["vector_object"] is not None
+            entry["constants"] = json.loads(entry.get("constants") or "{}")
             entry["vector"] = {member: entry[f"vector_{member}"] for member in vector} if has_vector else None
     else:
         magic, length, frame = struct.unpack_from("<4sQQ", data)
@@ -290,13 +292,18 @@ def read_file(get: Get, entry: Json) -> pa.Table:
     return table
 
 
-def find_column(table: pa.Table, column: Json, mapping: list[Json] | None) -> tuple[pa.Array, str]:
+def find_column(
+    table: pa.Table, column: Json, mapping: list[Json] | None, constant: list[Any] | None = None
+) -> tuple[pa.Array, str]:
     """A column, or a field of a struct, by its id or by a mapping of names; and its type in the file.
 
-    One that the file lacks has its default in all rows.
+    One that the file lacks has its default in all rows, and one with a constant has that.
     """
-    inner: Json = {}
-    if mapping is None:
+    inner, found = dict[str, Any](), list[int]()
+    type_, json_value = constant or (column["type"], column.get("initial_default"))
+    if constant is not None:
+        pass
+    elif mapping is None:
         ids = [int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in table.schema]
         found = [position for position, id_ in enumerate(ids) if id_ == column["id"]]
     else:
@@ -305,11 +312,11 @@ def find_column(table: pa.Table, column: Json, mapping: list[Json] | None) -> tu
     if found:
         array = pa.concat_arrays([pa.array([], table.schema.types[found[0]]), *table.column(found[0]).chunks])
         return convert(array, column, None if mapping is None else inner.get("fields", [])), str(array.type)
-    value, target = from_json(column.get("initial_default"), column["type"]), arrow_field(column).type
+    value, target, stored = from_json(json_value, type_), arrow_field(column).type, type_ if constant else ""
     if value is None or not pa.types.is_temporal(target):
-        return pa.array([value] * table.num_rows, target), ""
+        return pa.array([value] * table.num_rows, target), stored
     unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(target) else (1, pa.int64())
-    return pa.array([value // unit] * table.num_rows, whole).cast(target), ""
+    return pa.array([value // unit] * table.num_rows, whole).cast(target), stored
 
 
 def convert(array: pa.Array, column: Json, mapping: list[Json] | None) -> pa.Array:
@@ -462,7 +469,11 @@ class Database:
         for file in self._live_files(entry):
             mapping = entry["schema"].get("mapping", []) if file["path"].startswith("adopted/names/") else None
             stored, commit_ts = read_file(self._get, file), {**COMMIT_TS, "initial_default": file.get("row_ts", 0)}
-            columns = {field["id"]: find_column(stored, field, mapping) for field in [*known.values(), commit_ts]}
+            constants = file.get("constants", {})
+            columns = {
+                field["id"]: find_column(stored, field, mapping, constants.get(str(field["id"])))
+                for field in [*known.values(), commit_ts]
+            }
             hidden = hidden_rows(self._get, file, columns, tombstones)
             rest = [position for position in range(file["rows"]) if position not in hidden]
             data = pa.table([columns[field["id"]][0] for field in shown], schema=schema)

@@ -54,3 +54,38 @@ def test_all_reasons_are_shown(cli: Cli, lake: Path) -> None:
     assert done.code == 2
     for reason in ("AdoptionError", "column 'id': ", "column 'half': type halffloat", "5.txt"):
         assert reason in done.err
+
+
+def test_files_are_added_to_a_table_and_known_ones_skipped(cli: Cli, lake: Path) -> None:
+    assert cli("adopt", "t", lake).code == 0
+    write_plain(lake / "3.parquet", pa.table({"id": [30], "more": [1]}))
+    refused = cli("adopt", "t", lake, "--into")
+    assert refused.code == 2
+    assert "new_columns='add'" in refused.err
+    done = cli("adopt", "t", lake, "--into", "--new-columns", "add")
+    assert done.code == 0, done.err
+    assert "files were added to t" in done.out
+    assert "skipped files: 3" in done.out
+    found = json.loads(cli("adopt", "t", lake, "--into", "--json").out)
+    assert (found["files"], found["skipped"], found["version"]) == (0, 4, 2)
+    assert cli("scan", "t", "--count").out.split() == ["31"]
+
+
+def test_folders_are_columns_of_adopted_and_of_appended_files(cli: Cli, tmp_path: Path) -> None:
+    for day in (1, 2):
+        folder = tmp_path / "lake" / f"day=2026-11-0{day}" / "country=DE"
+        write_plain(folder / "0.parquet", pa.table({"id": [day]}))
+        (folder / "0.csv").write_text(f"id\n{day}\n")
+    files = sorted((tmp_path / "lake").rglob("*.parquet"))
+    done = cli("adopt", "t", *files)
+    assert done.code == 0, done.err
+    assert "columns from folders: day, country" in done.out
+    assert cli("scan", "t", "--where", "day = '2026-11-02' AND country = 'DE'", "--count").out.split() == ["1"]
+    assert cli("adopt", "u", *files, "--no-hive").code == 0
+    for table, more in (("v", ["--create"]), ("t", [])):
+        appended = cli("append", table, *sorted((tmp_path / "lake").rglob("*.csv")), "--hive", "day,country", *more)
+        assert appended.code == 0, appended.err
+        assert cli("scan", table, "--where", "day = '2026-11-01'", "--count").out.split() == [str(1 + (table == "t"))]
+    refused = cli("append", "v", tmp_path / "lake" / "day=2026-11-01" / "country=DE" / "0.csv", "--hive", "day")
+    assert refused.code == 2
+    assert "no column 'country' is read from folders" in refused.err

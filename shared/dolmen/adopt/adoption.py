@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,12 +13,14 @@ from pyroaring import BitMap
 
 from dolmen.adopt.candidate_file import HIDDEN, CandidateFile, FileLocation, FileShape, parse_location, read_candidate
 from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, columns_of_files, ids_by_name
+from dolmen.adopt.hive_folders import FolderColumns, constant_stats
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.base import arguments
+from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, SchemaError
-from dolmen.format.entries import DataFile
-from dolmen.format.layout import check_table_name
+from dolmen.format.entries import ConstantColumn, DataFile
+from dolmen.format.layout import ColumnsBy, check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
@@ -29,6 +30,9 @@ from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers read so far, and the number of files."""
+
+FoundFile: TypeAlias = tuple[FileLocation, int | None]
+"""A file to adopt, and its size if a list has shown it."""
 
 _OTHER_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other table formats, whose metadata decides which files have rows."""
@@ -42,6 +46,8 @@ class Adoption:
         rows: the number of rows, without deleted ones.
         deleted_rows: the number of deleted rows of the Iceberg table; 0 for plain files.
         snapshot: id of the Iceberg snapshot; None for plain files.
+        skipped: files that were left out because the table has them, or had them before.
+        from_folders: the columns whose values are in names of folders.
     """
 
     table: str
@@ -52,14 +58,18 @@ class Adoption:
     deleted_rows: int = 0
     columns: tuple[str, ...] = ()
     snapshot: int | None = None
+    skipped: int = 0
+    from_folders: tuple[str, ...] = ()
     commit: Commit | None = None
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
         lines = [("source", self.source)]
         lines += [(name, f"{getattr(self, name):,}") for name in ("files", "rows", "bytes")]
+        lines += [("skipped files", f"{self.skipped:,}")] if self.skipped else []
         lines += [("deleted rows", f"{self.deleted_rows:,}")] if self.deleted_rows else []
         lines += [("snapshot", str(self.snapshot))] if self.snapshot is not None else []
+        lines += [("columns from folders", ", ".join(self.from_folders))] if self.from_folders else []
         return [*lines, ("columns", ", ".join(self.columns))]
 
     def __repr__(self) -> str:
@@ -76,6 +86,7 @@ def adopt(
     request: str | None = None,
     progress: AdoptionProgress | None = None,
     *,
+    hive: bool | None = None,
     dry_run: bool = False,
 ) -> Adoption:
     """Implements ``Database.adopt`` in a transaction of its own, which it commits."""
@@ -89,46 +100,25 @@ def adopt(
     needs_content, applied = unit.needs_content(request), transaction.has_applied(request)
     result = Adoption(name, label)
     if not applied:
-        result = _Adopter(unit, name, label, *keys, properties, request, progress).run(sources)
+        result = _Adopter(unit, name, label, *keys, properties, request, progress, hive).run(sources)
     if request is not None and needs_content:
-        unit.add_content(request, content_digest("adopt", name, sources, *keys, dict(properties or {})))
+        folders = () if hive is None else (hive,)
+        unit.add_content(request, content_digest("adopt", name, sources, *keys, dict(properties or {}), *folders))
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
 @dataclass
-class _Adopter:
-    unit: UnitOfWork
-    name: str
-    source: str
-    primary_key: list[str]
-    sort_key: list[str]
-    properties: Mapping[str, Any] | None
-    request: str | None
+class CandidateReader:
+    """Finds files below locations, and reads their footers, several at a time. Files of one shape share it."""
+
+    context: Context
     progress: AdoptionProgress | None
     refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
+    shapes: dict[str, FileShape] = field(default_factory=dict)
 
-    def run(self, sources: Sequence[str]) -> Adoption:
-        """Reads all files, and adds the statement. Raises AdoptionError with all reasons."""
-        store = self.unit.context.store
-        locations = [parse_location(store, url) for url in sources]
-        iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
-        self.refusals.belong_to_table = iceberg is not None
-        files = self._read_footers(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
-        shapes, numbers = _group_by_shape(files)
-        if iceberg:
-            columns = iceberg.columns(shapes, self.refusals)
-            iceberg.check_partitions(files, columns.schema, self.refusals)
-        else:
-            columns = columns_of_files(shapes, self.refusals)
-            self._add_folder_refusals(locations, files)
-        entry = None if self.refusals else self._entry(columns.schema)
-        self.refusals.check(self.source)
-        assert entry is not None
-        return self._add(entry, columns, shapes, files, numbers, iceberg)
-
-    def _plain_files(self, locations: Sequence[FileLocation]) -> list[tuple[FileLocation, int | None]]:
+    def find(self, locations: Sequence[FileLocation]) -> list[FoundFile]:
         """The files at these locations, and all files below locations that are folders."""
-        files: dict[tuple[str, str, str], tuple[FileLocation, int | None]] = {}
+        files: dict[FileLocation, FoundFile] = {}
         for location in locations:
             if location.is_data_of_iceberg:
                 self.refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
@@ -142,21 +132,19 @@ class _Adopter:
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
-                    files[file.scheme, file.root, file.key] = (file, info.size)
+                    files[file] = (file, info.size)
             if len(files) == count:
                 if location.key.endswith(".parquet") or len(locations) > 1:
-                    files[location.scheme, location.root, location.key] = (location, None)
+                    files[location] = (location, None)
                 else:
                     self.refusals.add(location.label, "there are no files")
         return list(files.values())
 
-    def _read_footers(self, files: Sequence[tuple[FileLocation, int | None]]) -> list[CandidateFile]:
-        """Reads all footers, several at a time."""
-        keys = {*self.primary_key, *self.sort_key}
-        shapes: dict[str, FileShape] = {}
+    def read(self, files: Sequence[FoundFile], keys: Collection[str]) -> list[CandidateFile]:
+        """Reads the footers of files, with bounds of ``keys`` before those of other columns."""
         candidates: list[CandidateFile] = []
 
-        def read(item: tuple[FileLocation, int | None]) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
+        def read(item: FoundFile) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
             location, size = item
             if location.is_reserved:
                 return location, ["it is in a folder whose objects dolmen manages and deletes"]
@@ -165,7 +153,7 @@ class _Adopter:
             except AdoptionError as error:
                 return location, error.reasons
 
-        runtime, items = self.unit.context.runtime, iter(files)
+        runtime, items = self.context.runtime, iter(files)
         nearby = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
         for number, file in enumerate(chain(nearby, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
@@ -174,24 +162,47 @@ class _Adopter:
                 for reason in reasons:
                     self.refusals.add(location.label, reason)
             else:
-                candidates.append(replace(file, shape=shapes.setdefault(file.shape.key, file.shape)))
+                candidates.append(replace(file, shape=self.shapes.setdefault(file.shape.key, file.shape)))
             if self.progress:
                 self.progress(number, len(files))
         return candidates
 
-    def _add_folder_refusals(self, locations: Sequence[FileLocation], files: Iterable[CandidateFile]) -> None:
-        """Refuses columns that are only in folder names, such as partitions of Hive and Spark."""
-        roots = {location.key: number for number, location in reversed([*enumerate(locations)])}
-        for file in files:
-            above = [str(folder) for folder in PurePosixPath(file.location.key).parents]
-            root = min((key for key in above if key in roots), key=roots.__getitem__, default="")
-            inside = file.location.key.removeprefix(f"{root}/") if root else file.location.key
-            names = {column.name for column in file.shape.columns}
-            for part in inside.split("/")[:-1]:
-                column, equals, _ = part.partition("=")
-                if equals and column not in names:
-                    reason = "it is only in folder names, and each column must be in the file"
-                    self.refusals.add(file.location.label, reason, column)
+
+@dataclass
+class _Adopter:
+    unit: UnitOfWork
+    name: str
+    source: str
+    primary_key: list[str]
+    sort_key: list[str]
+    properties: Mapping[str, Any] | None
+    request: str | None
+    progress: AdoptionProgress | None
+    hive: bool | None = None
+    refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
+
+    def run(self, sources: Sequence[str]) -> Adoption:
+        """Reads all files, and adds the statement. Raises AdoptionError with all reasons."""
+        store = self.unit.context.store
+        locations = [parse_location(store, url) for url in sources]
+        iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
+        self.refusals.belong_to_table = iceberg is not None
+        reader = CandidateReader(self.unit.context, self.progress, self.refusals)
+        found = iceberg.files(self.refusals) if iceberg else reader.find(locations)
+        files = reader.read(found, {*self.primary_key, *self.sort_key})
+        shapes, numbers = group_by_shape(files)
+        folders = FolderColumns()
+        if iceberg:
+            columns = iceberg.columns(shapes, self.refusals)
+            iceberg.check_partitions(files, columns.schema, self.refusals)
+        else:
+            folders = FolderColumns.of(locations, files, self.hive, self.refusals)
+            folders.check(files, self.unit.context.runtime, self.refusals)
+            columns = columns_of_files(shapes, self.refusals, folders.missing_fields(each.shape for each in shapes))
+        entry = None if self.refusals else self._entry(columns.schema)
+        self.refusals.check(self.source)
+        assert entry is not None
+        return self._add(entry, columns, shapes, files, numbers, folders, iceberg)
 
     def _entry(self, schema: Schema) -> TableEntry | None:
         """The new table's entry, without files; None if its keys or properties are refused."""
@@ -208,6 +219,7 @@ class _Adopter:
         shapes: Sequence[FilesOfShape],
         candidates: Sequence[CandidateFile],
         numbers: Sequence[int],
+        folders: FolderColumns,
         iceberg: IcebergSource | None,
     ) -> Adoption:
         """Adds the statement, with the deletes of an Iceberg table as deletion vectors."""
@@ -219,9 +231,8 @@ class _Adopter:
         for one, number in zip(candidates, numbers, strict=True):
             if not one.rows:
                 continue
-            path = one.location.path(columns.columns_by[number], runtime.uuid())
-            stats = {id_: one.stats[name] for name, id_ in ids[number].items() if name in one.stats}
-            file = DataFile(path, one.size, one.rows, one.footer, stats=dict(sorted(stats.items())))
+            constants = folders.constants(one, entry.schema, self.refusals)
+            file = data_file(one, columns.columns_by[number], ids[number], constants, runtime.uuid())
             positions = deleted_by_file.get(one.location.label, BitMap())
             if len(positions) == one.rows:
                 deleted_rows += one.rows
@@ -231,8 +242,11 @@ class _Adopter:
                 file = msgspec.structs.replace(file, vector=vector)
                 deleted_rows += len(positions)
             files.append(file)
+        self.refusals.check(self.source)
         entry = msgspec.structs.replace(entry, files=tuple(files))
         unit.add(AdoptTable(self.name, entry, self.request))
+        for one in () if iceberg else candidates:
+            unit.bind(applied_id(entry.uuid, one.location), str(one.size))
         return Adoption(
             self.name,
             self.source,
@@ -242,10 +256,26 @@ class _Adopter:
             deleted_rows,
             tuple(field.name for field in entry.schema.fields),
             iceberg.snapshot if iceberg else None,
+            from_folders=folders.names,
         )
 
 
-def _group_by_shape(files: Sequence[CandidateFile]) -> tuple[list[FilesOfShape], list[int]]:
+def data_file(
+    one: CandidateFile, columns_by: ColumnsBy, ids: Mapping[str, int], constants: dict[int, ConstantColumn], uuid: str
+) -> DataFile:
+    """The entry of a file; ``ids``: of its columns, by name."""
+    stats = {id_: one.stats[name] for name, id_ in ids.items() if name in one.stats}
+    stats |= {id_: constant_stats(each, one.rows) for id_, each in constants.items()}
+    path = one.location.path(columns_by, uuid)
+    return DataFile(path, one.size, one.rows, one.footer, stats=dict(sorted(stats.items())), constants=constants)
+
+
+def applied_id(uuid: str, location: FileLocation) -> str:
+    """The id under which a table has a file. It is bound to the file's size."""
+    return f"adopt {uuid} {location.label}"
+
+
+def group_by_shape(files: Sequence[CandidateFile]) -> tuple[list[FilesOfShape], list[int]]:
     """The distinct shapes of files, and for each file the index of its shape."""
     indexes: dict[int, int] = {}
     numbers = [indexes.setdefault(id(file.shape), len(indexes)) for file in files]

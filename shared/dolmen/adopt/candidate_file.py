@@ -5,6 +5,7 @@ One request reads a footer, or two if it is large.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from dolmen.rows.scan.data_objects import (
     check_same_kind,
     microseconds_per_unit,
 )
+from dolmen.rows.scan.file_bytes import CheckedFile
 from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, unquoted_url
 
 RESERVED = frozenset({
@@ -47,7 +49,7 @@ HIDDEN = ("_", ".")
 class FileLocation:
     """A file, or a folder of files: its store, and the parts of an ``AdoptedPath``."""
 
-    store: ObjectStore
+    store: ObjectStore = dataclasses.field(compare=False)
     scheme: str
     root: str
     key: str
@@ -264,7 +266,7 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
     columns, readable, unreadable, leaf = list[AdoptedColumn](), list[FileColumn](), list[UnreadableColumn](), 0
     julian = julian_leaves(metadata)
     schema = metadata.schema.to_arrow_schema()
-    for field in map(_strip_ids, schema) if _has_ids_of_structs(schema) else schema:
+    for field in map(strip_ids, schema) if _has_ids_of_structs(schema) else schema:
         leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
         leaf += len(leaves)
         try:
@@ -295,19 +297,19 @@ def _has_ids_of_structs(schema: pa.Schema) -> bool:
     return len(set(every)) < len(every) and all(len(set(level)) == len(level) for level in levels)
 
 
-def _strip_ids(field: pa.Field) -> pa.Field:
+def strip_ids(field: pa.Field) -> pa.Field:
     """A field without field ids, and the same for the fields inside it."""
     kind = field.type
     if pa.types.is_struct(kind):
-        kind = pa.struct([_strip_ids(each) for each in kind])
+        kind = pa.struct([strip_ids(each) for each in kind])
     elif pa.types.is_map(kind):
-        kind = pa.map_(_strip_ids(kind.key_field), _strip_ids(kind.item_field))
+        kind = pa.map_(strip_ids(kind.key_field), strip_ids(kind.item_field))
     elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_strip_ids(kind.value_field))
+        kind = pa.large_list(strip_ids(kind.value_field))
     elif pa.types.is_list(kind):
-        kind = pa.list_(_strip_ids(kind.value_field))
+        kind = pa.list_(strip_ids(kind.value_field))
     elif pa.types.is_fixed_size_list(kind):
-        kind = pa.list_(_strip_ids(kind.value_field), kind.list_size)
+        kind = pa.list_(strip_ids(kind.value_field), kind.list_size)
     return pa.field(field.name, kind, field.nullable)
 
 
@@ -347,3 +349,21 @@ def _merge_bounds(groups: Sequence[Bounds], rows: Sequence[int]) -> Bounds:
         None if None in nulls else sum(filter(None, nulls)),
         None if None in nans else sum(filter(None, nans)),
     )
+
+
+class _StoredFile(CheckedFile):
+    """An object as a file. Each read is a request."""
+
+    def __init__(self, location: FileLocation, size: int) -> None:
+        super().__init__(size)
+        self._location = location
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        return pa.py_buffer(self._location.store.get(self._location.key, (start, start + length)).body)
+
+
+def read_column(one: CandidateFile, column: AdoptedColumn) -> Iterator[pa.ChunkedArray]:
+    """Reads a column of a file, one row group at a time, in the file's type."""
+    file = pq.ParquetFile(pa.PythonFile(_StoredFile(one.location, one.size), mode="r"))
+    for group in range(file.metadata.num_row_groups):
+        yield file.reader.read_row_group(group, column_indices=list(column.leaves), use_threads=False).column(0)

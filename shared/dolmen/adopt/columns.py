@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dolmen.adopt.candidate_file import FileShape
 from dolmen.errors import AdoptionError, SchemaError
+from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import (
     COMMIT_TS_ID,
@@ -25,6 +26,7 @@ from dolmen.format.schema import (
     check_column_names,
     child_fields,
     field_id,
+    is_nested,
 )
 from dolmen.format.types import short_type
 from dolmen.rows.scan.data_objects import AdoptedColumn, find_mapped_column
@@ -41,8 +43,10 @@ READ_BY_ENGINE = (
 class AdoptionRefusals:
     """Collects reasons by file and column. A reason that many files share is one line with their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, *advice: str) -> None:
         self._reasons: dict[tuple[str, str], tuple[int, str]] = {}
+        self._advice = advice
+        """What to do instead, if it is not what ``AdoptionError`` says."""
         self.belong_to_table = False
         """True if the files belong to a table of another format: they must not be loaded either."""
 
@@ -69,9 +73,12 @@ class AdoptionRefusals:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
-        advice = [READ_BY_ENGINE] if self.belong_to_table else []
+        advice = [READ_BY_ENGINE] if self.belong_to_table else self._advice
         raise AdoptionError(source, [*lines[:_MOST_LINES], *more], *advice)
 
+
+NARROWER = 1
+"""``widened_ts``, until the commit, of a column that some files have in a narrower type or with other fields."""
 
 _GREATEST_ID = 2_147_483_447
 """Iceberg reserves greater field ids for its own columns, such as row ids."""
@@ -94,8 +101,10 @@ class AdoptedColumns:
     columns_by: tuple[ColumnsBy, ...]
 
 
-def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
-    """The columns of plain files. Adds reasons to ``refusals``: with any, the result is meaningless.
+def columns_of_files(
+    shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals, folders: Sequence[pa.Field] = ()
+) -> AdoptedColumns:
+    """The columns of plain files, then of folders. Adds reasons to ``refusals``: with any, the result is meaningless.
 
     Columns of the same name must have the same type in all files. A column that a file lacks is NULL in its rows.
     """
@@ -105,14 +114,12 @@ def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals)
             refusals.add(each.first, unreadable.reason, unreadable.name, each.files)
         for column in each.shape.columns:
             by_name.setdefault(column.name, []).append((each, column))
-        for name, count in Counter(column.name for column in each.shape.columns).items():
-            if count > 1:
-                refusals.add(each.first, "the file has two columns of this name", name, each.files)
+        refuse_repeated_names(each, refusals)
     for name, group in by_name.items():
         _add_conflicts(name, group, refusals)
-    columns_by = tuple(_columns_by(each, refusals) for each in shapes)
+    columns_by = tuple(decide_columns_by(each, refusals) for each in shapes)
     try:
-        check_column_names(list(by_name))
+        check_column_names([*by_name, *(field.name for field in folders)])
         if not by_name and not refusals:
             raise SchemaError("a table needs at least one column")
     except SchemaError as error:
@@ -125,13 +132,21 @@ def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals)
         nullable = len(group) < len(shapes) or any(column.nullable for _, column in group)
         metadata = None if best.id is None else {b"PARQUET:field_id": str(best.id).encode()}
         merged.append(pa.field(name, best.type, nullable, metadata))
+    merged += folders
     own_ids = [id_ for field in merged for id_ in _ids(field)]
     ids = iter(range(max(own_ids, default=0) + 1, COMMIT_TS_ID))
     fields = tuple(_number_field(field, ids) for field in merged)
     schema = Schema(fields, next(ids))
     if "names" in columns_by:
-        schema = msgspec.structs.replace(schema, mapping=tuple(map(map_column, fields)))
+        schema = msgspec.structs.replace(schema, mapping=tuple(map(map_column, fields[: len(by_name)])))
     return AdoptedColumns(schema, columns_by)
+
+
+def refuse_repeated_names(each: FilesOfShape, refusals: AdoptionRefusals) -> None:
+    """Refuses files that have a column twice."""
+    for name, count in Counter(column.name for column in each.shape.columns).items():
+        if count > 1:
+            refusals.add(each.first, "the file has two columns of this name", name, each.files)
 
 
 def map_column(field: Field) -> MappedColumn:
@@ -156,6 +171,38 @@ def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict
     return ids
 
 
+def compare_column(column: AdoptedColumn | None, field: Field) -> tuple[str, bool]:
+    """The reason why a file's column cannot be the table's column, and True if it is narrower or has other fields."""
+    if column is None:
+        lacks = not field.nullable and field.initial_default is None
+        return ("the file lacks it, and it cannot be NULL" if lacks else ""), False
+    current = field.arrow_type
+    reason = next(_mismatches(column.type, current), "")
+    if is_nested(current):
+        return reason, not has_same_fields(column.type, current)
+    return reason, column.type != current
+
+
+def _mismatches(file_type: pa.DataType, current: pa.DataType) -> Iterator[str]:
+    if not is_nested(file_type) or not is_nested(current):
+        if is_date_to_timestamp(file_type, current):
+            yield "it is a date in the file, and a timestamp in the table"
+        elif reason := widening_problem(file_type, current):
+            yield f"it is {file_type} in the file, and {current} in the table: {reason}"
+        return
+    if file_type.id != current.id:
+        yield f"it is {file_type} in the file, and {current} in the table"
+        return
+    by_id = {field_id(file_type.field(index)): file_type.field(index) for index in range(file_type.num_fields)}
+    for index in range(current.num_fields):
+        field = current.field(index)
+        same = by_id.get(field_id(field))
+        if same is None and (not pa.types.is_struct(current) or not field.nullable):
+            yield f"the file lacks the field {field.name!r} inside it"
+        elif same is not None:
+            yield from _mismatches(same.type, field.type)
+
+
 def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:
     """The field ids of a file's columns and of all fields inside them; None for a field without id."""
     ids: list[int | None] = []
@@ -164,7 +211,7 @@ def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:
     return ids
 
 
-def _columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> ColumnsBy:
+def decide_columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> ColumnsBy:
     """Decides how to find the columns of files: by ids if all columns have one, otherwise by names."""
     ids = field_ids(each.shape.columns)
     if all(id_ is None for id_ in ids):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -17,13 +17,20 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.adopt.candidate_file import CandidateFile, FileLocation, parse_location
-from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape, field_ids
+from dolmen.adopt.columns import (
+    NARROWER,
+    READ_BY_ENGINE,
+    AdoptedColumns,
+    AdoptionRefusals,
+    FilesOfShape,
+    compare_column,
+    field_ids,
+)
 from dolmen.adopt.iceberg_manifests import IcebergFile, deleted_positions, snapshot_files
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
-from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
 from dolmen.format.layout import ColumnsBy
-from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
+from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
 from dolmen.iceberg.manifests import DATA, EQUALITY_DELETES
 from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
@@ -45,8 +52,6 @@ _TYPES = {
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _FIXED = re.compile(r"fixed\[(\d+)\]")
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-NARROWER = 1
-"""``widened_ts``, until the commit, of a column that some files have in a narrower type or with other fields."""
 
 
 class _FieldForm(msgspec.Struct, rename="kebab"):
@@ -217,7 +222,7 @@ class IcebergSource:
             how, by_id = _find_columns(each, {field.id for field in fields}, mapping, lacks, refusals)
             columns_by.append(how)
             for field in fields:
-                reason, is_narrower = _compare_column(by_id.get(field.id), field)
+                reason, is_narrower = compare_column(by_id.get(field.id), field)
                 if is_narrower:
                     narrower.add(field.id)
                 if reason:
@@ -225,10 +230,13 @@ class IcebergSource:
         columns = (
             msgspec.structs.replace(each, widened_ts=NARROWER) if each.id in narrower else each for each in fields
         )
-        names = (mapping or ()) if "names" in columns_by else ()
-        return AdoptedColumns(
-            Schema(tuple(columns), self._metadata.last_column_id + 1, mapping=names), tuple(columns_by)
-        )
+        names, next_id = list((mapping or ()) if "names" in columns_by else ()), self._metadata.last_column_id + 1
+        for each in (each for each, how in zip(shapes, columns_by, strict=True) if how == "names"):
+            for name in (column.name for some in (each.shape.columns, each.shape.unreadable) for column in some):
+                if find_mapped_column(names, name) is None:  # it stays unknown, whatever columns come later
+                    names.append(MappedColumn(next_id, (name,)))
+                    next_id += 1
+        return AdoptedColumns(Schema(tuple(columns), next_id, mapping=tuple(names)), tuple(columns_by))
 
     def check_partitions(self, files: Sequence[CandidateFile], schema: Schema, refusals: AdoptionRefusals) -> None:
         """Adds columns whose values are only in partition metadata, as in imported Hive tables."""
@@ -338,38 +346,6 @@ def _find_columns(
             adopted_column(field, column.leaves, mapping) for field, column in zip(fields, columns, strict=True)
         )
     return "ids" if by_ids else "names", {column.id: column for column in columns if column.id is not None}
-
-
-def _compare_column(column: AdoptedColumn | None, field: Field) -> tuple[str, bool]:
-    """The reason why a file's column cannot be the table's column, and True if it is narrower or has other fields."""
-    if column is None:
-        lacks = not field.nullable and field.initial_default is None
-        return ("the file lacks it, and it cannot be NULL" if lacks else ""), False
-    current = field.arrow_type
-    reason = next(_mismatches(column.type, current), "")
-    if is_nested(current):
-        return reason, not has_same_fields(column.type, current)
-    return reason, column.type != current
-
-
-def _mismatches(file_type: pa.DataType, current: pa.DataType) -> Iterator[str]:
-    if not is_nested(file_type) or not is_nested(current):
-        if is_date_to_timestamp(file_type, current):
-            yield "it is a date in the file, and a timestamp in the table"
-        elif reason := widening_problem(file_type, current):
-            yield f"it is {file_type} in the file, and {current} in the table: {reason}"
-        return
-    if file_type.id != current.id:
-        yield f"it is {file_type} in the file, and {current} in the table"
-        return
-    by_id = {field_id(file_type.field(index)): file_type.field(index) for index in range(file_type.num_fields)}
-    for index in range(current.num_fields):
-        field = current.field(index)
-        same = by_id.get(field_id(field))
-        if same is None and (not pa.types.is_struct(current) or not field.nullable):
-            yield f"the file lacks the field {field.name!r} inside it"
-        elif same is not None:
-            yield from _mismatches(same.type, field.type)
 
 
 def _field(form: _FieldForm) -> Field:

@@ -22,6 +22,7 @@ from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.transactions.erase import ListedErasure, listed_erasure, listed_erasures
+from dolmen.transactions.row_statements import NewColumns
 from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
 from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -191,6 +192,10 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         sort_key: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         *,
+        into: bool = False,
+        new_columns: NewColumns = "refuse",
+        again: bool = False,
+        hive: bool | None = None,
         dry_run: bool = False,
         progress: AdoptionProgress | None = None,
         request: str | None = None,
@@ -206,21 +211,37 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             source: a folder, files, or the folder or metadata of an Iceberg table, whose current snapshot is taken; as
                 a URL, or relative to the database.
             primary_key, sort_key, properties: see ``create_table``.
+            into: add the files to the table of this name, which has no primary key. Columns go by name. Files that it
+                has, or had within the last ``applied_retention`` (35 days), are skipped.
+            new_columns: with ``into``, for columns that the table lacks: as for ``Table.append``.
+            again: with ``into``, add files again that the table had and no longer has.
+            hive: whether names of folders like ``day=2026-11-27`` are values of columns; None = if there are any.
             dry_run: look at everything, and commit nothing.
             progress: called with the number of footers that were read, and of all files.
             request, message, metadata: as for ``Table.append``. A retry does not adopt files that came since.
 
         Raises:
             AdoptionError: the files are not what dolmen needs; it lists all reasons.
-            TableExistsError: the name is taken.
-            InputError: the source is in a store of another kind than the database.
+            TableExistsError: the name is taken, and ``into`` is False.
+            InputError: the source is in a store of another kind than the database, or with ``into`` the table has a
+                primary key.
         """
         from dolmen.adopt.adoption import adopt  # imports what reads Iceberg's metadata
 
+        dry_run = arguments.flag("dry_run", dry_run)
+        hive = None if hive is None else arguments.flag("hive", hive)
+        if arguments.flag("into", into):
+            if not (primary_key is None and sort_key is None and properties is None):
+                raise InputError(f"table {name!r} exists: primary_key, sort_key and properties are for a new table")
+            from dolmen.adopt.into_table import adopt_into
+
+            common = new_columns, request, Note.of(message, metadata), progress
+            return adopt_into(self._context, name, source, *common, again=again, hive=hive, dry_run=dry_run)
+        if again or new_columns != "refuse":
+            raise InputError("new_columns and again are for files that are added to a table: give into=True")
         transaction = Transaction(self._context, "adopt", note=Note.of(message, metadata))
         settings = primary_key, sort_key, properties
-        dry_run = arguments.flag("dry_run", dry_run)
-        return adopt(transaction, name, source, *settings, request, progress, dry_run=dry_run)
+        return adopt(transaction, name, source, *settings, request, progress, hive=hive, dry_run=dry_run)
 
     def settings(self) -> dict[str, Any]:
         """All settings of this database with their values, as they were given, or their defaults.

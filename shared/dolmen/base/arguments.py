@@ -13,6 +13,8 @@ MAX_REQUEST_BYTES = 4096
 MAX_OPERATION_LENGTH = 64
 
 MAX_MESSAGE_BYTES = 256
+MAX_METADATA_BYTES = 8_192
+"""Of a commit's metadata, keys and values together: each manifest has that of 16 commits."""
 """The longest message of a commit in UTF-8. Each manifest has up to 64 messages."""
 
 
@@ -50,7 +52,7 @@ MAX_OWN_ENTRIES, MAX_OWN_CHARACTERS = 100, 1_000
 
 
 def metadata(value: object) -> dict[str, str]:
-    """Returns a copy of ``value`` if it can be a commit's metadata: at most 100 texts by key. Raises InputError."""
+    """Returns a copy of ``value`` if it can be a commit's metadata: text by key. Raises InputError."""
     if not isinstance(value, Mapping):
         raise InputError(
             f"metadata={short_repr(value)} is of type {type(value).__name__}, not a mapping of keys to text"
@@ -60,7 +62,15 @@ def metadata(value: object) -> dict[str, str]:
     for key in value:
         if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", key, re.ASCII):
             raise InputError(f"metadata: key {short_repr(key)}: a key has 1 to 100 characters of A-Z, a-z, 0-9 and _.-")
-    return {text("key", key): own_text(f"metadata {key}", each) for key, each in value.items()}
+    checked = {text("key", key): own_text(f"metadata {key}", each) for key, each in value.items()}
+    if (size := metadata_bytes(checked)) > MAX_METADATA_BYTES:
+        raise InputError(f"metadata: {size:,} bytes; that of a commit has at most {MAX_METADATA_BYTES:,}")
+    return checked
+
+
+def metadata_bytes(metadata: Mapping[str, str]) -> int:
+    """The size of keys and values in UTF-8."""
+    return sum(len(key) + len(value.encode()) for key, value in metadata.items())
 
 
 def own_text(name: str, value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import Annotated
+from typing import Annotated, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn
 from typer import Argument, Option
@@ -24,11 +24,12 @@ from dolmen.cli.options import (
 )
 from dolmen.cli.output import print_json, progress_bar, say
 from dolmen.iceberg.publication import IcebergPublication
+from dolmen.transactions.row_statements import NewColumns
 
 
 @app.command()
 def adopt(
-    table: Annotated[str, Argument(help="Name of the new table.")],
+    table: Annotated[str, Argument(help="Name of the new table, or with --into of the table to add files to.")],
     sources: Annotated[
         list[str],
         Argument(
@@ -40,6 +41,20 @@ def adopt(
     database: DatabaseUrl,
     primary_key: Annotated[str, Option(help="Columns of the key: id,day.")] = "",
     sort_key: Annotated[str, Option(help="Columns by which compaction sorts rows: day,id.")] = "",
+    into: Annotated[
+        bool, Option("--into", help="Add the files to a table that exists; those that it has or had are skipped.")
+    ] = False,
+    new_columns: Annotated[
+        str, Option(help="With --into, for columns that the table lacks: refuse, add or ignore.")
+    ] = "refuse",
+    again: Annotated[bool, Option("--again", help="With --into, also add files that the table had once.")] = False,
+    hive: Annotated[
+        bool | None,
+        Option(
+            "--hive/--no-hive",
+            help="Whether names of folders like day=2026-11-27 are values of columns; by default if there are any.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     request: Request = None,
     message: Message = None,
@@ -55,6 +70,10 @@ def adopt(
             urls[0] if len(urls) == 1 else urls,
             names_of(primary_key),
             names_of(sort_key),
+            into=into,
+            new_columns=cast(NewColumns, new_columns),
+            again=again,
+            hive=hive,
             dry_run=dry_run,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             request=request,
@@ -67,7 +86,8 @@ def adopt(
     if adoption.commit is not None and adoption.commit.already:
         say(f"[bold]{table}[/] was adopted under this id before", markup=True)
         return
-    say(f"[bold]{table}[/] {'would be' if dry_run else 'was'} adopted", markup=True)
+    verb = "would be" if dry_run else ("were" if into else "was")
+    say(f"files {verb} added to [bold]{table}[/]" if into else f"[bold]{table}[/] {verb} adopted", markup=True)
     for name, value in adoption.facts():
         say(f"  {name}: {value}")
 

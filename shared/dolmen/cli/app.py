@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,6 +150,9 @@ def append(
         bool, Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
     ] = False,
     new_columns: NewColumnsOption = "refuse",
+    hive: Annotated[
+        str, Option("--hive", help="Columns whose values are in names of folders (day=2026-11-27/x.csv): day,country.")
+    ] = "",
     request_id: Request = None,
     message: Message = None,
     metadata: Metadata = None,
@@ -173,12 +177,15 @@ def append(
         InputProgress(quiet=as_json) as progress,
         db.transaction(operation, **note_of(message, metadata)) as tx,
     ):
-        watched = [progress.watch(file) for file in inputs]
+        watched = [progress.watch(replace(file, folders=tuple(names_of(hive) or ()))) for file in inputs]
         if makes:
             found = watched[0].infer(aside.ignore if aside else None)
             announce(found)
             more["inferred"] = found.facts()
-            target = tx.create_table(table, found.schema, properties=found.properties)
+            from dolmen.ingest.formats.folder_columns import folder_fields  # only for new tables
+
+            columns = pa.schema([*found.schema, *folder_fields(watched[0].folders, [file.name for file in watched])])
+            target = tx.create_table(table, columns, properties=found.properties)
             watched[0] = watched[0].as_inferred(found)
         else:
             target = tx.table(table)

@@ -59,6 +59,7 @@ class Input:
         format: its format, if inference found it.
         size: in bytes, if that is known before it is opened.
         again: whether it can be opened more than once.
+        folders: columns whose values are in the names of its folders.
     """
 
     open: Callable[[], BinaryIO]
@@ -68,6 +69,7 @@ class Input:
     format: Format | None = None
     size: int | None = None
     again: bool = True
+    folders: tuple[str, ...] = ()
 
     def infer(self, on_bad_row: OnBadRow | None = None) -> Inference:
         """Infers its dialect, and columns for all of its rows."""
@@ -89,7 +91,8 @@ class Input:
         dialect = replace(Dialect.of(entry.properties), **self.given)
         dialect.check()
         own = value_of(INGEST_PROPERTIES["ingest_format"], entry.properties)
-        return SourceFile(self.open, self._format(own), self.name, ReadOptions.of_table(entry, dialect))
+        options = replace(ReadOptions.of_table(entry, dialect), folders=self.folders)
+        return SourceFile(self.open, self._format(own), self.name, options)
 
     def _format(self, own: FileKind | None) -> Format:
         """The format, which a table's ``own`` is if the name does not show one."""

@@ -331,8 +331,9 @@ class Note:
             if any(metadata.setdefault(key, value) != value for key, value in note.metadata.items()):
                 return None
         message = "; ".join(messages)
-        fits = len(message.encode()) <= arguments.MAX_MESSAGE_BYTES and len(metadata) <= arguments.MAX_OWN_ENTRIES
-        return cls(message, metadata) if fits else None
+        if len(message.encode()) > arguments.MAX_MESSAGE_BYTES or len(metadata) > arguments.MAX_OWN_ENTRIES:
+            return None
+        return cls(message, metadata) if arguments.metadata_bytes(metadata) <= arguments.MAX_METADATA_BYTES else None
 
 
 NO_NOTE = Note()

@@ -54,6 +54,13 @@ class Vector(msgspec.Struct, frozen=True):
     cardinality: int
 
 
+class ConstantColumn(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a column in all rows of a file: the type that the column had, and the value's JSON form in it."""
+
+    type: str
+    value: Json
+
+
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """An immutable Parquet file with rows of one table: see "A data-file entry" in docs/format.md.
 
@@ -68,6 +75,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         erasing: timestamp of the earliest erasure that matched rows which the file still physically holds; 0 = there is
             none. It is replaced together with ``applied_through`` and ``vector``.
         filters: first byte of its Bloom filters; 0 = it has none, or only its footer has their offset.
+        constants: by column id, the columns that have one value in all rows, which is not read from the file.
     """
 
     path: str
@@ -81,6 +89,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     stats: dict[int, ColumnStats] = {}
     erasing: int = 0
     filters: int = 0
+    constants: dict[int, ConstantColumn] = {}
 
     @property
     def uuid(self) -> str:

@@ -142,6 +142,10 @@ def _parse_paths(value: Any) -> tuple[str, ...]:
     return paths
 
 
+def _parse_columns(value: Any) -> tuple[str, ...]:
+    return tuple(parse_name(word) for word in parse_words(value))
+
+
 def _refuse_paths(value: tuple[str, ...]) -> None:
     if len(value) > MAX_PATHS or any(len(path) > MAX_TEXT for path in value):
         raise InputError(f"at most {MAX_PATHS} paths, of at most {MAX_TEXT} characters each")
@@ -179,6 +183,13 @@ INGEST_PROPERTIES = by_name(
         MAX_COLUMNS,
         partial(parse_count, most=MOST_COLUMNS),
         "a file of more columns than this is rejected; of columns with fields, the fields count",
+    ),
+    Property(
+        "ingest_hive",
+        None,
+        _parse_columns,
+        "columns whose values are in names of folders, as in landing/<table>/day=2026-11-27/x.csv: day, country",
+        list,
     ),
     Property(
         "ingest_landing",
@@ -250,6 +261,7 @@ class IngestSettings:
         format: None = by the file's name.
         dialect: how values are written.
         new_columns: what becomes of a column in a file that the table does not have.
+        hive: columns whose values are in names of folders.
         cdc: None unless ``mode`` is ``cdc``.
     """
 
@@ -261,6 +273,7 @@ class IngestSettings:
     max_bad_rows: int = 1000
     landing: LandingPolicy = "keep"
     max_columns: int = MAX_COLUMNS
+    hive: tuple[str, ...] = ()
     cdc: CdcSettings | None = None
 
     @classmethod
@@ -276,6 +289,7 @@ class IngestSettings:
         own = {name.removeprefix("ingest_"): value for name, value in values.items() if name.startswith("ingest_")}
         on_extra = own.pop("on_extra")
         own |= {"new_columns": own["new_columns"] or on_extra, "dialect": Dialect.of(properties)}
+        own["hive"] = own["hive"] or ()
         if own["mode"] != "cdc":
             return cls(**own)
         for needed in ("cdc_envelope", "cdc_sequence"):
@@ -291,8 +305,12 @@ class IngestSettings:
         """Raises SchemaError if files cannot be ingested into a table of this schema and primary key in this way."""
         if self.mode != "append" and not primary_key:
             raise SchemaError(f"property ingest_mode: {self.mode} needs a primary key, and the table has none")
+        for name in self.hive:
+            schema.field(name)
         if self.cdc is None:
             return
+        if self.hive:
+            raise SchemaError("property ingest_hive: files of changes (ingest_mode: cdc) have all columns inside")
         field = schema.field(self.cdc.sequence)
         kind = field.arrow_type
         if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or is_nested(kind):

@@ -5,16 +5,18 @@ docs/format.md specifies its members; the docstrings here say what the code reli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.errors import (
     CorruptionError,
     Error,
     InputError,
+    SchemaError,
     TableNotFoundError,
     UnsupportedFormatError,
     VersionExpiredError,
@@ -34,7 +36,7 @@ from dolmen.format.layout import (
     parse_manifest_key,
     seal,
 )
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, constant, type_from_json
 from dolmen.format.types import Json
 
 HISTORY_LENGTH = 64
@@ -55,7 +57,11 @@ ADOPTED_FILES = "adopted-files"
 """The feature of manifests that name adopted files."""
 INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES})
+CONSTANT_COLUMNS = "constant-columns"
+"""Data files may have constants."""
+FEATURES = frozenset({
+    PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES, CONSTANT_COLUMNS,
+})  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""
 
 
@@ -450,7 +456,25 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             released.check(key)
         for tag in manifest.tags.values():
             check_manifest_key(tag.manifest, tag.version, key)
+        if CONSTANT_COLUMNS in manifest.features:
+            for entry in manifest.tables.values():
+                check_constants(entry.files, key, entry.schema.next_id)
         return manifest
+
+
+def check_constants(files: Iterable[DataFile], holder: str, next_id: int = COMMIT_TS_ID) -> None:
+    """Raises CorruptionError for ``holder`` if a file in it has a constant that no table has.
+
+    Its id is unknown (``next_id`` is the first that no column has had), or its type, or its value is of another one.
+    """
+    for file in files:
+        for id_, each in file.constants.items():
+            try:
+                if not 0 < id_ < next_id:
+                    raise SchemaError("there is no such column")
+                constant(each.value, type_from_json(each.type), 1)
+            except (SchemaError, pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                raise CorruptionError(holder, f"{file.path}: constant of column {id_}: {error}") from error
 
 
 EMPTY = Manifest(

@@ -20,7 +20,17 @@ import pyarrow.parquet as pq
 from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
-from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds, least_erasing
+from dolmen.format.entries import (
+    Bounds,
+    ColumnStats,
+    ConstantColumn,
+    DataFile,
+    Overlay,
+    Tombstone,
+    Vector,
+    bounds,
+    least_erasing,
+)
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, check_format_version, seal, unseal
 from dolmen.format.manifest import (
     AppliedId,
@@ -30,6 +40,7 @@ from dolmen.format.manifest import (
     Segment,
     SegmentKind,
     TableEntry,
+    check_constants,
     check_references,
 )
 from dolmen.format.schema import Schema, is_nested
@@ -46,8 +57,11 @@ BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)
 """Columns that every segment has."""
 OPTIONAL_COLUMNS: tuple[str, ...] = ("erasing", "filters")
 """Columns of segments in which an entry has another value of that name than 0."""
+CONSTANTS = "constants"
+"""The column of segments in which an entry has constants."""
 STATS = ("min", "max", "nulls", "nans")
 _Odd = dict[int, ColumnStats]
+_Constants = dict[int, ConstantColumn]
 
 
 def stats_columns(id_: int) -> tuple[str, ...]:
@@ -112,6 +126,9 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         if any(values):
             integers[name] = values
     columns |= {name: pa.array(values, pa.int64()) for name, values in integers.items()}
+    if any(entry.constants for entry in entries):
+        encoded = [msgspec.json.encode(entry.constants).decode() if entry.constants else None for entry in entries]
+        columns[CONSTANTS] = pa.array(encoded, pa.string())
     odd: list[_Odd] = [{} for _ in entries]
     for id_ in sorted({id_ for entry in entries for id_ in entry.stats}):
         stats_of_column = [entry.stats.get(id_) for entry in entries]
@@ -135,6 +152,9 @@ def to_entries(table: pa.Table) -> list[DataFile]:
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
     for name in OPTIONAL_COLUMNS:
         plain[name] = table[name].to_pylist() if name in table.column_names else [0] * table.num_rows
+    constants: list[str | None] = [None] * table.num_rows
+    if CONSTANTS in table.column_names:
+        constants = table[CONSTANTS].to_pylist()
     entries = []
     for row in range(table.num_rows):
         value = {name: values[row] for name, values in plain.items()}
@@ -161,6 +181,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
                 stats=own,
                 erasing=value["erasing"],
                 filters=value["filters"],
+                constants=msgspec.json.decode(constants[row] or "{}", type=_Constants),
             )
         )
     return entries
@@ -218,7 +239,7 @@ def _json(column: pa.Array) -> list[Any]:
     return plain if column_type and column_type.plain in (bool, int, str) else list(map(to_json, plain))
 
 
-build_decoders(_Odd)
+build_decoders(_Odd, _Constants)
 
 _HEAD = struct.Struct("<4sQQ")
 _MAGIC = b"DSG1"
@@ -352,6 +373,8 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
             entry.check(key)
         else:
             check_references(entry, key)
+        if isinstance(entry, TableEntry):
+            check_constants(entry.files, key, entry.schema.next_id)
     return tuple(read.entries)
 
 

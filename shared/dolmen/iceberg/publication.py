@@ -19,7 +19,8 @@ from dolmen.commit.head import Context
 from dolmen.commit.statements.background import without_index
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import ConflictError, CorruptionError, Error, VersionExpiredError
+from dolmen.errors import ConflictError, CorruptionError, Error, SchemaError, VersionExpiredError
+from dolmen.format.layout import file_label
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.file_groups import FileGroup, FileGroups
@@ -334,6 +335,12 @@ class _Publisher:
 
     def _data_entries(self, base: BaseManifests, groups: FileGroups, group: FileGroup) -> Iterator[FileEntry]:
         for file in groups.files(group, self._schema.columns):
+            if file.constants:
+                raise SchemaError(
+                    f"table {self._name!r}: Iceberg's readers do not see values in names of folders, as those of "
+                    f"{file_label(file.path)}. With the setting iceberg, compaction writes them into files: set it, "
+                    "compact the table, then publish it"
+                )
             path = self._directory.path(file.path)
             previous = base.find_data_file(path)
             first_row_id = previous.first_row_id if previous else None

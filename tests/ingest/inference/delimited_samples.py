@@ -207,7 +207,9 @@ _add("a column without a name", ",name,n\n0,a,5\n1,b,6\n", names="number", note=
 _add("codes without a header", "AB-12,x\nCD-34,y\nEF-56,z\nGH-78,w\n", header=False)
 _add("codes with a header", "code,grade\nAB-12,x\nCD-34,y\nEF-56,z\nGH-78,w\n")
 _add("values repeated", "yes,red,up\nno,blue,down\nyes,blue,up\nno,red,down\n", header=False)
-_add("a null and a number above nulls", "true-ish;NULL;1050177643031\nno;NULL;NULL\n", delimiter=";", note="--no-header")
+_add(
+    "a null and a number above nulls", "true-ish;NULL;1050177643031\nno;NULL;NULL\n", delimiter=";", note="--no-header"
+)
 _add("nulls in the first row", "1,,a\n2,5,b\n3,6,c\n", header=False)
 _add("booleans", "name,ok\na,true\nb,false\n")
 _add("units below the header", "time,temp\ns,K\n1,300.5\n2,301.5\n3,302.5\n4,303.5\n", note="second header")

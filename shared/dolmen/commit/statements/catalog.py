@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -29,11 +30,20 @@ from dolmen.entries.segments.erasures_in_force import (
 from dolmen.entries.segments.live import check_days_of_table
 from dolmen.errors import ConflictError, InputError, LimitError, TableExistsError, TagExistsError, TagNotFoundError
 from dolmen.format.column_history import is_date_to_timestamp, record_names
-from dolmen.format.entries import Tombstone
+from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.layout import Cursor, Tag, check_table_name, memory_name
-from dolmen.format.manifest import ADOPTED_FILES, TAGS, Counts, ErasedTable, Erasure, TableEffect, TableEntry
-from dolmen.format.schema import Schema
+from dolmen.format.manifest import (
+    ADOPTED_FILES,
+    CONSTANT_COLUMNS,
+    TAGS,
+    Counts,
+    ErasedTable,
+    Erasure,
+    TableEffect,
+    TableEntry,
+)
+from dolmen.format.schema import MappedColumn, Schema
 from dolmen.predicate.ast import Predicate
 
 
@@ -179,12 +189,61 @@ class AdoptTable(CreateTable):
         schema = msgspec.structs.replace(before, fields=fields, altered_ts=ts)
         files = tuple(file.stamp(ts) for file in self.entry.files)
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version, schema=schema, files=files)
-        draft.require([ADOPTED_FILES, *needed_features(schema)])
+        draft.require([*_features_of(files), *needed_features(schema)])
         draft.counts += Counts(rows_added=sum(file.live_rows for file in files), files_added=len(files))
         draft.data_change = True
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name, "adopt")
+
+
+@dataclass(frozen=True)
+class AdoptFiles:
+    """Adds existing files to a table, whose columns and epoch must be as the writer saw them.
+
+    Args:
+        mapping, next_id: of the schema that the files need.
+        narrower: ids of columns that some of the files have in a narrower type, or with other fields.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    files: tuple[DataFile, ...]
+    seen: Schema
+    mapping: tuple[MappedColumn, ...]
+    next_id: int
+    narrower: frozenset[int] = frozenset()
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        entry = draft.table(self.name, self.uuid)
+        now = entry.schema
+        if _columns_and_mapping(now) != _columns_and_mapping(self.seen) or entry.epoch != self.epoch:
+            raise ConflictError(
+                f"table {self.name!r}: its columns were changed, or all its rows replaced, by version "
+                f"{draft.base.version} or one before it: look at the files again"
+            )
+        fields = tuple(
+            msgspec.structs.replace(each, widened_ts=ts) if each.id in self.narrower else each for each in now.fields
+        )
+        schema = msgspec.structs.replace(now, fields=fields, mapping=self.mapping, next_id=self.next_id, altered_ts=ts)
+        files = tuple(file.stamp(ts) for file in self.files)
+        draft.tables[self.name] = msgspec.structs.replace(entry, schema=schema, files=(*entry.files, *files))
+        draft.require([*_features_of(files), *needed_features(schema)])
+        draft.counts += Counts(rows_added=sum(file.rows for file in files), files_added=len(files))
+        draft.data_change = True
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "adopt")
+
+
+def _features_of(files: Iterable[DataFile]) -> list[str]:
+    return [ADOPTED_FILES, *([CONSTANT_COLUMNS] if any(file.constants for file in files) else ())]
+
+
+def _columns_and_mapping(schema: Schema) -> tuple[Any, ...]:
+    return [(each.id, each.name, each.type, each.nullable) for each in schema.fields], schema.next_id, schema.mapping
 
 
 MAX_NAMES = 1_000

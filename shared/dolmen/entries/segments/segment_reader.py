@@ -26,10 +26,20 @@ from dolmen.format.column_history import widen_bounds
 from dolmen.format.delete_object import check_blob
 from dolmen.format.entries import Blob, DataFile, Overlay, Tombstone
 from dolmen.format.layout import check_reference, uuid_of
-from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Manifest, Released, Segment, TableEntry
+from dolmen.format.manifest import (
+    AppliedId,
+    Erasure,
+    HistoryEntry,
+    Manifest,
+    Released,
+    Segment,
+    TableEntry,
+    check_constants,
+)
 from dolmen.format.schema import Schema
 from dolmen.format.segments import (
     BASE_COLUMNS,
+    CONSTANTS,
     OPTIONAL_COLUMNS,
     check,
     check_bloom,
@@ -216,7 +226,7 @@ class FileTable:
     def _decode(
         self, positions: Positions | None, requested: Collection[int], types: Mapping[int, pa.DataType]
     ) -> Iterator[list[DataFile]]:
-        optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
+        optional = [name for name in (*OPTIONAL_COLUMNS, CONSTANTS) if name in self._names]
         names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(requested) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None
@@ -225,7 +235,11 @@ class FileTable:
                 if not len(own):
                     continue
             table = _widen(self._read(names, [group]), types)
-            entries = to_entries(table if own is None else table.take(pa.array(own)))
+            try:
+                entries = to_entries(table if own is None else table.take(pa.array(own)))
+            except msgspec.DecodeError as error:
+                raise CorruptionError(self.segment.object, f"not a segment of files: {error}") from error
+            check_constants(entries, self.segment.object)
             for entry in entries:  # by hand: ``check_references`` would take a fifth of the time of a plan
                 check_reference(entry.path, self.segment.object)
                 if entry.vector:

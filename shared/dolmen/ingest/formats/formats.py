@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from dolmen.ingest.formats import (
     parquet_reader,
     sheet_reader,
 )
+from dolmen.ingest.formats.folder_columns import read_with_folders
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.formats.typed_batches import inferred_schema, name_columns, surveyed_schema
 from dolmen.ingest.formats.zip_archive import ZipArchive
@@ -195,4 +197,7 @@ def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow |
 
 
 def _batches(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> Iterator[pa.RecordBatch]:
-    yield from READERS[source.format.kind].read(source, schema, on_bad_row)
+    if source.options.folders:
+        yield from read_with_folders(source, schema, partial(_batches, on_bad_row=on_bad_row))
+    else:
+        yield from READERS[source.format.kind].read(source, schema, on_bad_row)

@@ -62,6 +62,7 @@ class ReadOptions:
             other keys, so a missing key is NULL there.
         placeholders: texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema
             has one, the column is NULL and its mark is not.
+        folders: names of columns whose values are in the names of the file's folders.
     """
 
     dialect: Dialect = STRICT
@@ -72,6 +73,7 @@ class ReadOptions:
     max_columns: int = MAX_COLUMNS
     defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
     placeholders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
@@ -81,6 +83,7 @@ class ReadOptions:
             max_columns=settings.max_columns,
             extra="ignore" if settings.new_columns == "ignore" else "reject",
             defaults={} if schema is None else schema.write_defaults,
+            folders=settings.hive,
         )
 
     @classmethod

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from dolmen.base.units import MIB, count_text
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import ROW_GROUP_BYTES
+from dolmen.format.properties import ROW_GROUP_BYTES, TableSettings
 from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FactSheet
 
@@ -182,18 +182,23 @@ class _Planner:
     def plan(self, files: Iterable[DataFile], dead_uuids: Collection[str], erase_through: int) -> CompactionPlan:
         hidden: list[DataFile] = []
         erased: list[DataFile] = []
+        from_folders: list[DataFile] = []
         mostly_deleted: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
+        chosen: list[Sized] = [hidden, erased, from_folders, mostly_deleted, small, full]
         count = size = 0
+        is_published = TableSettings.of(self._entry).iceberg is not None
         for file in files:
             count, size = count + 1, size + file.size
-            if len(hidden) + len(erased) + len(mostly_deleted) + len(small) + len(full) >= MOST_FILES:
+            if sum(map(len, chosen)) >= MOST_FILES:
                 self._left_alone[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead_uuids:
                 hidden.append(file)
             elif 0 < file.erasing <= erase_through:  # it still holds rows of an erasure that is due
                 erased.append(file)
+            elif file.constants and is_published:
+                from_folders.append(file)
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 mostly_deleted.append(file)
             elif file.live_bytes < small_below(self._target):
@@ -207,6 +212,8 @@ class _Planner:
         groups = [PlannedGroup("all rows deleted", tuple(hidden), 0, 0, sum(f.size for f in hidden))] if hidden else []
         others = self._groups_to_rewrite(mostly_deleted, small) + self._unclustered_groups(full)
         groups += [self._group("erased rows", part) for part in self._split(self._sort_files(erased))] if erased else []
+        parts = self._split(self._sort_files(from_folders)) if from_folders else []
+        groups += [self._group("values only in names of folders", part) for part in parts]
         groups += sorted(others, key=lambda group: -group.benefit)
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left_alone))
 

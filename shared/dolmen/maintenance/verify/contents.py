@@ -17,7 +17,7 @@ from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
-from dolmen.format.column_history import widening_problem
+from dolmen.format.column_history import widen, widening_problem
 from dolmen.format.delete_object import (
     BlobInfo,
     Keys,
@@ -137,8 +137,11 @@ class DataCheck:
         if (opened.file.row_ts is None) != (COMMIT_TS_ID in columns):
             yield f"_commit_ts is{'' if COMMIT_TS_ID in columns else ' not'} there, and row_ts {opened.file.row_ts}"
         for column in self._entry.schema.fields:
-            own = columns.get(column.id)
-            if own is None and not column.nullable and column.initial_default is None:
+            own, constant = columns.get(column.id), opened.footer.constants.get(column.id)
+            lacks = column.initial_default is None if constant is None else constant.value is None
+            if constant is not None and not _can_become(type_from_json(constant.type), column.arrow_type):
+                yield f"constant {column.name!r} is {constant.type}, which is not {short_type(column.arrow_type)}"
+            if own is None and not column.nullable and lacks:
                 yield f"column {column.name!r}, which can't be NULL, is not there"
             elif own is not None and not _can_become(own.type, column.arrow_type):
                 yield f"column {column.name!r} is {short_type(own.type)}, which is not {short_type(column.arrow_type)}"
@@ -231,7 +234,10 @@ class DataCheck:
                 continue
             claimed = Bounds(nulls=raw.nulls) if is_nested(arrow_type) else bounds(raw, arrow_type)
             field = self._entry.schema.by_id[id_]
-            defaults = constant_bounds(field.initial_default, arrow_type, figures.rows)
+            value = field.initial_default
+            if constant := file.constants.get(id_):
+                value = widen(constant.value, type_from_json(constant.type), arrow_type)
+            defaults = constant_bounds(value, arrow_type, figures.rows)
             contradiction = _find_contradiction(claimed, figures.bounds.get(id_, defaults))
             if contradiction:
                 self._add_finding("stats-untrue", file, f"column {self._column_label(id_)}: {contradiction}")

@@ -7,8 +7,9 @@ reader's machine. Columns of adopted files are cast to the types that tables hav
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,10 +24,10 @@ from dolmen.base.units import KIB, MIB
 from dolmen.errors import CorruptionError, Error, InputError, ObjectNotFoundError, SchemaError
 from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.column_history import widen
-from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
+from dolmen.format.entries import UNKNOWN, Bounds, ConstantColumn, DataFile, constant_bounds
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
-from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type, type_from_json
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import ObjectCache
@@ -239,6 +240,7 @@ class DataFileFooter:
         etag: an adopted file's ETag when the footer was read.
         columns_by: how the columns of an adopted file are found; None for the database's own files.
         page_block: encoded locations of pages.
+        constants: columns with one value, by field id; they are not in ``columns``.
     """
 
     metadata: pq.FileMetaData
@@ -248,6 +250,7 @@ class DataFileFooter:
     etag: str | None = None
     columns_by: ColumnsBy | None = None
     page_block: bytes = b""
+    constants: Mapping[int, ConstantColumn] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(
@@ -272,16 +275,20 @@ class DataFileFooter:
             raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
         adopted = AdoptedPath.parse(file.path)
         columns_by = adopted.columns_by if adopted else None
-        if like and like.columns_by == columns_by and _has_same_columns(metadata, like.metadata):
+        is_alike = like is not None and (like.columns_by, like.constants.keys()) == (columns_by, file.constants.keys())
+        if like and is_alike and _has_same_columns(metadata, like.metadata):
             columns = like.columns
         elif adopted:
             columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
         else:
             columns = _own_columns(metadata)
+        if file.constants:
+            columns = {id_: column for id_, column in columns.items() if id_ not in file.constants}
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        firsts = tuple(accumulate(rows, initial=0))[:-1]
         sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
         block = body[: sums.before] if sums else b""
-        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
+        return cls(metadata, columns, firsts, sums, etag, columns_by, block, file.constants)
 
     @classmethod
     def of_locations(cls, locations: ChunkLocations, groups: list[int]) -> DataFileFooter:
@@ -315,6 +322,9 @@ class DataFileFooter:
         """The bounds of a column in one row group; ``nans`` is the number of NaN in the whole file, if known."""
         row_group = self.metadata.row_group(group)
         column = self.columns.get(field.id)
+        if own := self.constants.get(field.id):
+            value = widen(own.value, type_from_json(own.type), field.arrow_type)
+            return constant_bounds(value, field.arrow_type, row_group.num_rows)
         if column is None:  # it was written before the column was added
             return constant_bounds(field.initial_default, field.arrow_type, row_group.num_rows)
         if is_nested(column.type):

@@ -21,7 +21,7 @@ from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundErr
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import Field, Schema, constant, type_from_json
 from dolmen.format.types import one_array
 from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
@@ -98,7 +98,10 @@ class RowGroupColumns:
             raise CorruptionError(path, f"row group {group.index}, table {self._table!r}: {error}") from error
         for id_ in ids - self._read.keys():
             field = self._schema.by_id.get(id_)  # none for the commit timestamp
-            self._read[id_] = field.initial_values(group.rows) if field else pa.nulls(group.rows)
+            if own := group.file.footer.constants.get(id_):
+                self._read[id_] = constant(own.value, type_from_json(own.type), group.rows)
+            else:
+                self._read[id_] = field.initial_values(group.rows) if field else pa.nulls(group.rows)
         return {id_: self._read[id_] for id_ in ids}
 
     def _decode(self, ids: frozenset[int]) -> None:

@@ -405,7 +405,8 @@ def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, 
     for at, group in enumerate(groups):
         if group.predicates and group.hidden is None:
             ids = sorted(frozenset[int]().union(*(predicate.ids for predicate in group.predicates)))
-            lacking = tuple(id_ for id_ in ids if id_ not in group.file.footer.columns)
+            known = group.file.footer.columns.keys() | group.file.footer.constants.keys()
+            lacking = tuple(id_ for id_ in ids if id_ not in known)
             alike[tuple((id_, columns[at][id_].type) for id_ in ids), lacking].append(at)
     # Their columns are joined, and the mask of all their rows is cut into one for each row group.
     for (types, _), members in alike.items():
@@ -503,9 +504,10 @@ def narrow_absent(predicate: Predicate, group: RowGroup, columns: Mapping[int, p
 
     A comparison of floats depends on their width, so a default that was widened to double is compared as a float.
     """
-    if group.file.footer.columns.keys() >= columns.keys():
+    known = group.file.footer.columns.keys() | group.file.footer.constants.keys()
+    if known >= columns.keys():
         return columns
-    lacking = [column for column in all_columns(predicate) if column.id not in group.file.footer.columns]
+    lacking = [column for column in all_columns(predicate) if column.id not in known]
     narrow = {
         column.id: columns[column.id].cast(column.arrow_type)
         for column in lacking
