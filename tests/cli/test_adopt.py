@@ -80,6 +80,7 @@ def test_folders_are_columns_of_adopted_and_of_appended_files(cli: Cli, tmp_path
     done = cli("adopt", "t", *files)
     assert done.code == 0, done.err
     assert "columns from folders: day, country" in done.out
+    assert "values in names of folders: day, country (--no-hive leaves them out)" in done.err
     assert cli("scan", "t", "--where", "day = '2026-11-02' AND country = 'DE'", "--count").out.split() == ["1"]
     assert cli("adopt", "u", *files, "--no-hive").code == 0
     for table, more in (("v", ["--create"]), ("t", [])):

@@ -377,6 +377,30 @@ def adopted_by_names(place: Place) -> None:
 
 
 @case
+def values_of_folders(place: Place) -> None:
+    """Columns whose values are in names of folders: of a new table, of one whose types are wider since, in segments."""
+    db = place.db
+    db.set(root_bytes="4KB")
+    for day in range(1, 31):
+        put(place, f"old/day=2026-11-{day:02}/n={day % 3}/f=0.1/0.parquet", pa.table({"id": [day, 100 + day]}))
+    put(place, "old/day=__HIVE_DEFAULT_PARTITION__/n=7/f=-0.0/1.parquet", pa.table({"id": [0]}))
+    t = db.create_table("t", "id BIGINT, day DATE, n SMALLINT, f FLOAT")
+    t.append([{"id": -1, "day": None, "n": 7, "f": 0.5}])
+    db.adopt("t", "old", into=True)
+    t.delete("f = 0.1 AND day = '2026-11-03'")
+    t.widen_column("day", pa.timestamp("us"))
+    t.widen_column("n", pa.int64())
+    t.widen_column("f", pa.float64())
+    t.delete("n = 1 AND id > 100 OR day IS NULL AND f < 0")
+    put(place, "more/country=a%2Fb/2.parquet", pa.table({"id": [1, 2]}))
+    put(place, "more/country=__HIVE_DEFAULT_PARTITION__/3.parquet", pa.table({"id": [3]}))
+    u = db.adopt("u", "more")
+    assert u.from_folders == ("country",)
+    db.table("u").delete("country = 'a/b' AND id = 1", mode="positions")
+    db.table("u").rename_column("country", "land")
+
+
+@case
 def erasures(place: Place) -> None:
     """Rows that are erased from tables, clones and older versions, by predicate and by key; receipts; rewriting."""
     db = place.db

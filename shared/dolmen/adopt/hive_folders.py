@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -85,6 +86,7 @@ def parse_value(text: str | None, arrow_type: pa.DataType) -> pa.Scalar:
         raise SchemaError(f"{short_repr(text)} in a folder is not {short_type(arrow_type)}: {error}") from None
 
 
+@lru_cache(maxsize=1024)
 def constant_of(text: str | None, arrow_type: pa.DataType) -> ConstantColumn:
     """The constant of a file in a folder. Raises SchemaError."""
     value = to_plain(pa.array([parse_value(text, arrow_type)], arrow_type))[0]

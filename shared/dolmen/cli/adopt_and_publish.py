@@ -22,7 +22,7 @@ from dolmen.cli.options import (
     note_of,
     open_existing,
 )
-from dolmen.cli.output import print_json, progress_bar, say
+from dolmen.cli.output import print_json, progress_bar, say, warn
 from dolmen.iceberg.publication import IcebergPublication
 from dolmen.transactions.row_statements import NewColumns
 
@@ -79,6 +79,8 @@ def adopt(
             request=request,
             **note_of(message, metadata),
         )
+    if adoption.from_folders and hive is None:
+        warn(f"values in names of folders: {', '.join(adoption.from_folders)} (--no-hive leaves them out)")
     if as_json:
         facts = {field.name: getattr(adoption, field.name) for field in fields(adoption) if field.name != "commit"}
         print_json({**facts, "version": adoption.commit.version if adoption.commit else None})

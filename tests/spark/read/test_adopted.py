@@ -185,9 +185,36 @@ def test_what_of_sparks_files_cannot_be_adopted_is_refused_and_can_be_loaded(
     assert done.outcomes == {"ingested": 1}, done.problems
     zoned = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     assert rows_of(times, zoned) == sorted_rows(db.table("t").to_arrow().cast(zoned))
-    times.write.partitionBy("id").parquet(str(lake / "folders"))
-    with pytest.raises(AdoptionError, match="column 'id'"):
-        db.adopt("u", str(lake / "folders"))
+
+
+def test_folders_that_spark_wrote_are_columns_for_dolmen_and_for_spark(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    frame = spark.sql(
+        "SELECT id, CAST(id % 3 AS INT) AS n, date_add(DATE '2026-11-01', CAST(id % 4 AS INT)) AS day, "
+        "element_at(array('a/b', 'x=y', NULL, 'ü 50%'), CAST(id % 4 + 1 AS INT)) AS text FROM range(40)"
+    )
+    frame.write.partitionBy("n", "day", "text").parquet(str(tmp_path / "lake"))
+    theirs = spark.read.parquet(str(tmp_path / "lake"))
+    adopted = db.adopt("t", str(tmp_path / "lake"))
+    assert (adopted.rows, adopted.from_folders) == (40, ("n", "day", "text"))
+    table = db.table("t")
+    assert rows_of(theirs, table.schema) == sorted_rows(table.to_arrow())
+    table.delete("n = 1 AND day = '2026-11-02'")
+    append(table, spark.createDataFrame([(1_000, 7, "spark")], "id long, n long, text string"))
+    frame.where("id < 5").write.partitionBy("n", "day", "text").parquet(str(tmp_path / "lake" / "more"))
+    assert db.adopt("t", str(tmp_path / "lake"), into=True).skipped == adopted.files
+
+    def check() -> None:
+        for where in (None, "n = 2", "day > DATE '2026-11-02' AND text = 'ü 50%'", "text IS NULL"):
+            expected = table.scan(where=where).to_arrow()
+            assert rows_of(to_spark(table, where=where), expected.schema) == sorted_rows(expected), where
+
+    check()
+    compact(spark, db, options=CompactionOptions(growth=1))
+    assert not [file for file in plan_of(table.scan()).files if file.file.constants]
+    check()
+    assert db.verify(deep=True, all_versions=True).ok
 
 
 @pytest.mark.parametrize(
