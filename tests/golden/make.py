@@ -627,6 +627,20 @@ def published(place: Place) -> None:
     t.delete("v = 'a'")
 
 
+@case
+def checks(place: Place) -> None:
+    """Checks and NOT NULL that came later, on columns that were renamed and widened; an older version without them."""
+    table = place.db.create_table("sales", pa.table({"id": [1, 2, 3], "n": pa.array([1, None, 3], pa.int32())}))
+    table.add_check("small", "n < 100")
+    table.add_check("odd or none", "n % 2 = 1 OR n IS NULL")
+    table.widen_column("n", pa.int64())
+    table.rename_column("n", "count")
+    table.append([{"id": 4, "count": 99}])
+    table.delete("count IS NULL")
+    table.set_not_null("count")
+    table.add_primary_key("id")
+
+
 def main() -> None:
     for name, make in CASES.items():
         if name in names():

@@ -32,8 +32,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "appended rows of days keep bounds of days in a column of timestamps",
         "bounds have the column's current type",
         "commit/statements/row_changes.py",
-        "    return changed, widen_files(files, schema, now)\n",
-        "    return changed, widen_files(files, None, now)\n",
+        "    files = widen_files(files, schema, now)\n",
+        "    files = widen_files(files, None, now)\n",
     ),
     mutation(
         "rows with a field that was dropped in the meantime are committed",
@@ -72,7 +72,7 @@ COLUMNS: tuple[Mutation, ...] = (
                 "            check_written_under(schema, entry, base_ts)  # before anything is uploaded\n",
                 "",
             ),
-            Edit("api/writer.py", "self._table, entry=first.entry)", "self._table, entry=entry)"),
+            Edit("api/writer.py", "self._table, entry=own)", "self._table, entry=entry)"),
             Edit(
                 "api/writer.py",
                 "                files = TableChange",

@@ -17,8 +17,8 @@ import msgspec
 
 from dolmen.base import arguments
 from dolmen.base.runtime import POINTER_PUT, Signal, attempts
-from dolmen.commit.change import Change, Effects, Statement, join_messages, make_version, summarize
-from dolmen.commit.draft import Draft
+from dolmen.commit.change import Change, Effects, join_messages, make_version, summarize
+from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp
 from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.root_budget import RootBudget

@@ -55,7 +55,11 @@ ADOPTED_FILES = "adopted-files"
 """The feature of manifests that name adopted files."""
 INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES})
+CHECKS = "checks"
+"""Tables may have checks, which a writer must compare its rows with."""
+FEATURES = frozenset(
+    {PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES, CHECKS}
+)
 """Features of the format, beyond its version, that this code understands."""
 
 

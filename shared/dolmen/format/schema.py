@@ -118,6 +118,20 @@ class FormerName(msgspec.Struct, frozen=True):
     until_ts: int
 
 
+class CheckConstraint(msgspec.Struct, frozen=True):
+    """A condition that is FALSE for no visible row: see "Checks" in docs/format.md.
+
+    Args:
+        name: unique in its table, whatever its case.
+        columns: ids of the columns that it names, ascending.
+        predicate: the stored form of the predicate (``dolmen.predicate.ast``).
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    predicate: dict[str, Any]
+
+
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """The columns of a table: see "Schemas and types" in docs/format.md.
 
@@ -130,6 +144,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         former: names that columns had, in the order in which they lost them.
         named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
         placed_since: timestamp of the last statement that changed the order of columns; 0 = there was none.
+        checks: conditions that all visible rows meet, oldest first.
         narrower: for reading only, never stored: the columns that an older version shows with a narrower type than that
             of ``fields``, by which later deletes apply to it.
     """
@@ -143,6 +158,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     named_since: int | None = None
     placed_since: int = 0
     narrower: tuple[Field, ...] = ()
+    checks: tuple[CheckConstraint, ...] = ()
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -472,4 +488,4 @@ def leaf_count(arrow_type: pa.DataType) -> int:
     return sum(leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
-build_decoders(Field, MappedColumn)
+build_decoders(Field, MappedColumn, CheckConstraint)

@@ -16,8 +16,8 @@ from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.units import MIB
-from dolmen.commit.change import ExpectErasures, Statement, matches_old_delete_digest
-from dolmen.commit.draft import Draft
+from dolmen.commit.change import ExpectErasures, matches_old_delete_digest
+from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
@@ -385,7 +385,7 @@ class _InsertCheck:
             raise self._error(count, first, in_rows=True)
 
     def __call__(self, draft: Draft, uploads: PendingUploads, newer_than: int) -> None:
-        """Checks the table's keys: see ``dolmen.commit.statements.row_changes.KeysCheck``."""
+        """Checks the table's keys: see ``dolmen.commit.statements.row_changes.RowsCheck``."""
         entry = draft.table(self._name, self._uuid)
         if encoding_of(entry).kinds != self._keys.encoding.kinds:
             raise ConflictError(

@@ -26,6 +26,7 @@ from dolmen.rows.scan.plan import View
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
+from dolmen.transactions.constraints import add_check, add_primary_key, set_not_null
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.merge.merge import NewValues, merge_rows, update_rows
@@ -481,6 +482,87 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             True
         """
         return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, message)
+
+    def set_not_null(self, column: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+        """Forbids NULL in a column from now on. Does nothing if it does so already.
+
+        Where statistics do not prove that no row has NULL there, rows are read. Concurrent writes that may add NULL are
+        compared, or repeated.
+
+        Raises:
+            SchemaError: there is no such column, or rows have NULL in it; the error says how many.
+
+        Examples:
+            >>> commit = people.set_not_null("age")
+            >>> people.schema.field("age").nullable
+            False
+        """
+        column = arguments.text("column", column)
+        return self._apply("alter", lambda change: set_not_null(change, column), message, request, reads_rows=True)
+
+    def add_primary_key(
+        self, columns: str | Sequence[str], *, request: str | None = None, message: str | None = None
+    ) -> CommitT:
+        """Gives a table without a primary key one. Reads its columns, in bounded memory; none may be NULL any more.
+
+        Args:
+            columns: one column, or several.
+
+        Raises:
+            SchemaError: keys are NULL or have several rows: the error says how many, and how to see them; or a column
+                can't be part of a key; or there is a primary key.
+            ConflictError: others changed rows while it was read, a hundred times in a row.
+
+        Examples:
+            >>> logins = db.create_table("logins", [{"user": 1, "day": 3}, {"user": 1, "day": 4}])
+            >>> commit = logins.add_primary_key(["user", "day"])
+            >>> logins.primary_key
+            ('user', 'day')
+        """
+        names = arguments.names("columns", columns)
+        return self._apply("alter", lambda change: add_primary_key(change, names), message, request, reads_rows=True)
+
+    def add_check(
+        self, name: str, predicate: Where, *, request: str | None = None, message: str | None = None
+    ) -> CommitT:
+        """Adds a check: a predicate that is FALSE for no row. Every write compares its rows; NULL passes.
+
+        Where statistics do not prove it for existing rows, these are read. Concurrent writes are compared, or repeated.
+
+        Args:
+            name: a name of this table's checks, whatever its case.
+            predicate: as for ``scan``, but it can't depend on the time.
+
+        Raises:
+            SchemaError: it is FALSE for existing rows: the error says for how many, and how to see them; or there is a
+                check of this name.
+            PredicateError: the predicate can't be read, or does not fit the table.
+            LimitError: the table has 100 checks, or the predicate is too long.
+
+        Examples:
+            >>> commit = people.add_check("adult", "age >= 18")
+            >>> people.append([{"id": 4, "name": "Tim", "age": 3}])
+            Traceback (most recent call last):
+            dolmen.errors.RowError: row 1: the check 'adult' is FALSE: age >= 18, and age is 3
+        """
+        name = arguments.text("name", name)
+        return self._apply(
+            "alter", lambda change: add_check(change, name, predicate), message, request, reads_rows=True
+        )
+
+    def drop_check(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+        """Drops a check.
+
+        Raises:
+            SchemaError: there is no such check.
+
+        Examples:
+            >>> commit = people.add_check("adult", "age >= 18")
+            >>> commit = people.drop_check("adult")
+            >>> people.checks
+            {}
+        """
+        return self._alter(evolution.DropCheck(arguments.text("name", name)), request, message)
 
     def widen_column(
         self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None

@@ -18,11 +18,10 @@ from dolmen.commit.change import (
     ColumnsDependency,
     NamesDependency,
     RowsDependency,
-    Statement,
     find_applied,
     needs_preparing,
 )
-from dolmen.commit.draft import Draft
+from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import STAMP_SECONDS, Context
 from dolmen.commit.loop import Committed
 from dolmen.commit.loop import commit as commit_change

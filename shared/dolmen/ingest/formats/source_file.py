@@ -32,6 +32,7 @@ from dolmen.format.schema import Schema
 from dolmen.format.types import Json
 from dolmen.ingest.formats.text_stream import TextStream
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
+from dolmen.rows.write.conform import RowCheck, row_checks
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
@@ -60,6 +61,7 @@ class ReadOptions:
         max_columns: the most columns of a file, with the fields in columns.
         defaults: JSON values for columns that a file lacks, by name; NULL by default. In JSON lines each row may lack
             other keys, so a missing key is NULL there.
+        checks: the table's checks, with which rows are compared.
         placeholders: texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema
             has one, the column is NULL and its mark is not.
     """
@@ -71,23 +73,27 @@ class ReadOptions:
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
     max_columns: int = MAX_COLUMNS
     defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    checks: tuple[RowCheck, ...] = field(default=(), hash=False)
     placeholders: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
-        """The options by a table's properties, with the defaults of ``schema`` for columns that a file lacks."""
+        """The options by a table's properties, with the defaults of ``schema`` for columns that a file lacks, and its
+        checks."""
         return cls(
             dialect=settings.dialect,
             max_columns=settings.max_columns,
             extra="ignore" if settings.new_columns == "ignore" else "reject",
             defaults={} if schema is None else schema.write_defaults,
+            checks=() if schema is None else row_checks(schema),
         )
 
     @classmethod
     def of_table(cls, entry: TableEntry, dialect: Dialect) -> ReadOptions:
         """The options for a file in this dialect whose rows are added to a table, whatever its other settings."""
         most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
-        return cls(dialect, defaults=entry.schema.write_defaults, max_columns=most)
+        schema = entry.schema
+        return cls(dialect, defaults=schema.write_defaults, checks=row_checks(schema), max_columns=most)
 
     @property
     def ignore_extra(self) -> bool:
@@ -308,11 +314,16 @@ def good_rows(
             continue
         except RowError as error:
             problem = error
-        assert problem.row is not None
-        index = problem.row - first_row
-        assert start <= index < stop, (start, index, stop)
-        if index > start:
-            good.append(convert(start, index))
+        while True:
+            assert problem.row is not None
+            index = problem.row - first_row
+            assert start <= index < stop, (start, index, stop)
+            try:
+                if index > start:
+                    good.append(convert(start, index))
+                break
+            except RowError as error:  # a problem of another kind, in a row above
+                problem = error
         on_bad_row(BadRow(problem.reason, problem.row, problem.line, problem.column, text(index)))
         start, step = index + 1, _ROWS_AFTER_BAD
     return good

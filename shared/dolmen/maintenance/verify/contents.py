@@ -138,7 +138,9 @@ class DataCheck:
             yield f"_commit_ts is{'' if COMMIT_TS_ID in columns else ' not'} there, and row_ts {opened.file.row_ts}"
         for column in self._entry.schema.fields:
             own = columns.get(column.id)
-            if own is None and not column.nullable and column.initial_default is None:
+            # Rows of files from before the column are all deleted where it is not nullable and has no default.
+            is_required = not column.nullable and column.initial_default is None and not column.added_ts
+            if own is None and is_required:
                 yield f"column {column.name!r}, which can't be NULL, is not there"
             elif own is not None and not _can_become(own.type, column.arrow_type):
                 yield f"column {column.name!r} is {short_type(own.type)}, which is not {short_type(column.arrow_type)}"

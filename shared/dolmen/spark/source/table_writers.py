@@ -24,7 +24,8 @@ from dolmen.api.database import open as open_database
 from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import Change, Statement, find_applied
+from dolmen.commit.change import Change, find_applied
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import context_of
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write

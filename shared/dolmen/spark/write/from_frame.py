@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.commit.change import RowsDependency, Statement, find_applied
+from dolmen.commit.change import RowsDependency, find_applied
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
