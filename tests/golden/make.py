@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.merge.clauses import Expression
 from support.aging import Place
 from support.changes import Change, Feed, File
 from support.golden import FOLDER, MOST_BYTES, names, pack, shown_by_dolmen, shown_by_second_reader, to_lines
@@ -639,6 +640,17 @@ def checks(place: Place) -> None:
     table.delete("count IS NULL")
     table.set_not_null("count")
     table.add_primary_key("id")
+
+
+@case
+def computed_defaults(place: Place) -> None:
+    """Columns whose defaults writers compute. Rows that are older than the column have the time of the commit, or NULL."""
+    table = place.db.create_table("logins", pa.table({"id": [1, 2]}))
+    table.add_column("made", pa.timestamp("us", "UTC"), Expression("now()"))
+    table.add_column("day", pa.date32(), Expression("now()"))
+    table.add_column("key", pa.string(), Expression("uuid()"))
+    table.append({"id": [3], "made": [None], "key": ["k"]})
+    table.append({"id": [4], "key": ["l"]})
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ COLUMNS: tuple[Mutation, ...] = (
             Edit(
                 "api/writer.py",
                 "                files = TableChange",
-                "                batches = list(rows_of(entry, pa.Table.from_batches(batches)))\n                files = TableChange",
+                "                batches = list(rows_of(entry.schema, pa.Table.from_batches(batches)))\n                files = TableChange",
             ),
             Edit("api/writer.py", "requests=requests, schema=schema))", "requests=requests, schema=entry.schema))"),
         ),

@@ -39,7 +39,7 @@ from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
+from dolmen.transactions.row_statements import TableChange, choose_rows, parse_where, rows_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, must_leave_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
@@ -168,7 +168,8 @@ class BufferedWriter:
         if request is not None:
             arguments.request_id(request)
         call = _BufferedCall(Acknowledgement(self), entry, request=request)
-        for batch in rows_of(entry, cast_rows(entry, data) if cast else data, digest):
+        schema = entry.schema.at(self._context.store.clock.current_us)
+        for batch in rows_of(schema, data, digest, cast=cast):
             call.batches.append(batch)
             call.size_bytes += batch.nbytes
             call.rows += batch.num_rows

@@ -175,7 +175,10 @@ class Expect:
 
 def _reading_properties(schema: Schema) -> list[tuple[Any, ...]]:
     """The properties of columns, and the checks, that decide how a file is read into them, and whether it fits."""
-    columns = [(field.id, field.name, field.type, field.nullable, field.write_default) for field in schema.fields]
+    columns = [
+        (field.id, field.name, field.type, field.nullable, field.write_default, field.write_function)
+        for field in schema.fields
+    ]
     return [*columns, schema.checks]
 
 

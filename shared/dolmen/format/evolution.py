@@ -24,18 +24,29 @@ from dolmen.format.column_history import (
     widen_stats,
     widening_problem,
 )
-from dolmen.format.manifest import CHECKS, COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
+from dolmen.format.manifest import (
+    CHECKS,
+    COLUMN_DEFAULTS,
+    DEFAULT_FUNCTIONS,
+    WIDENED_COLUMNS,
+    Mark,
+    Sequences,
+    TableEntry,
+)
 from dolmen.format.properties import check_comment, named_columns, sequence_column, with_renamed_column
 from dolmen.format.schema import (
     CheckConstraint,
+    Default,
+    DefaultFunction,
     Field,
     Schema,
     check_column_names,
     is_nested,
     number_field,
     stored_type,
+    time_json,
 )
-from dolmen.format.types import Json, short_type
+from dolmen.format.types import short_type
 
 
 class SchemaChange(Protocol):
@@ -64,14 +75,15 @@ class AddColumn(_ColumnChange):
 
     Args:
         type: an Arrow type that can be stored.
-        default: JSON form of the value in existing rows and, until it is changed, in new rows without one.
+        default: JSON form of the value in existing rows and, until it is changed, in new rows without one. For
+            ``now()`` existing rows get the time of the commit, and for ``uuid()`` NULL.
         is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
             It is not in the repr, whose digest identifies a request.
     """
 
     type: pa.DataType
     nullable: bool = True
-    default: Json = None
+    default: Default = None
     comment: str = ""
     is_path: bool = dataclasses.field(default=True, repr=False)
 
@@ -90,6 +102,12 @@ class AddColumn(_ColumnChange):
                     f'added in double quotes: "{self.name}"'
                 )
             return dataclasses.replace(self, name=own, is_path=False).apply(entry, ts)
+        is_random = self.default == DefaultFunction("uuid")
+        if not self.nullable and is_random:
+            raise SchemaError(
+                f"column {self.name!r} is not nullable, and existing rows get no uuid(): add it, update it, and then "
+                "set_not_null"
+            )
         if not self.nullable and self.default is None:
             raise SchemaError(
                 f"column {self.name!r} is not nullable and has no default, so existing rows would have no value in it: "
@@ -98,8 +116,11 @@ class AddColumn(_ColumnChange):
         field, next_id = number_field(pa.field(self.name, self.type, self.nullable), schema.next_id)
         _check_default(field, self.default)
         check_column_names([*(column.name for column in schema.fields), self.name])
+        initial = self.default
+        if isinstance(initial, DefaultFunction):
+            initial = None if is_random else time_json(ts, field.arrow_type)
         added = msgspec.structs.replace(
-            field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default
+            field, comment=self.comment, added_ts=ts, initial_default=initial, **_default_members(self.default)
         )
         return _with_fields(entry, (*schema.fields, added), next_id=next_id, altered_ts=ts)
 
@@ -315,14 +336,13 @@ class DropCheck(_ColumnChange):
 class SetDefault(_ColumnChange):
     """Changes the value of new rows that come without the column; existing rows keep theirs."""
 
-    default: Json
+    default: Default
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         field = entry.schema.field(self.name)
         _check_default(field, self.default)
-        return _with_fields(
-            entry, _replace_field(entry.schema, msgspec.structs.replace(field, write_default=self.default))
-        )
+        changed = msgspec.structs.replace(field, **_default_members(self.default))
+        return _with_fields(entry, _replace_field(entry.schema, changed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +400,8 @@ def needed_features(schema: Schema) -> tuple[str, ...]:
     """The features of the format that a reader of such columns must know."""
     defaults = [COLUMN_DEFAULTS] if any(field.initial_default is not None for field in schema.fields) else []
     widened = [WIDENED_COLUMNS] if any(field.widened_ts for field in schema.fields) else []
-    return (*defaults, *widened, *([CHECKS] if schema.checks else ()))
+    functions = [DEFAULT_FUNCTIONS] if any(field.write_function for field in schema.fields) else []
+    return (*defaults, *widened, *([CHECKS] if schema.checks else ()), *functions)
 
 
 def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None:
@@ -401,7 +422,7 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
             raise SchemaError(f"column {field.name!r} {what} meanwhile")
     written = {field.id for field in schema.fields}
     for field in now.fields:
-        if field.id not in written and field.initial_default != field.write_default:
+        if field.id not in written and (field.write_function or field.initial_default != field.write_default):
             raise SchemaError(f"column {field.name!r} was added meanwhile, and its default changed")
 
 
@@ -455,7 +476,14 @@ def _with_checks(entry: TableEntry, checks: tuple[CheckConstraint, ...]) -> Tabl
     return msgspec.structs.replace(entry, schema=msgspec.structs.replace(entry.schema, checks=checks))
 
 
-def _check_default(field: Field, default: Json) -> None:
+def _default_members(default: Default) -> dict[str, Any]:
+    """The members of a field that say what its default is."""
+    if isinstance(default, DefaultFunction):
+        return {"write_default": None, "write_function": default.name}
+    return {"write_default": default, "write_function": ""}
+
+
+def _check_default(field: Field, default: Default) -> None:
     if is_nested(field.arrow_type) and default is not None:
         raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can have no default but NULL")
 

@@ -57,9 +57,14 @@ INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
 CHECKS = "checks"
 """Tables may have checks, which a writer must compare its rows with."""
+DEFAULT_FUNCTIONS = "default-functions"
+"""Columns may have defaults that a writer must compute."""
 FEATURES = frozenset(
-    {PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES, CHECKS}
-)
+    {
+        PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES, CHECKS,
+        DEFAULT_FUNCTIONS,
+    }
+)  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""
 
 

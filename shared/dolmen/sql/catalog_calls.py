@@ -18,7 +18,7 @@ from dolmen.sql.queries import Queries
 from dolmen.sql.statements import table_name
 from dolmen.sql.tokens import SqlReader
 from dolmen.transactions.column_types import parse_column
-from dolmen.transactions.merge.clauses import casts_of
+from dolmen.transactions.merge.clauses import Expression, casts_of
 from dolmen.transactions.transaction import Exist, Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
@@ -28,6 +28,11 @@ _CONSTRAINTS = (
     "NOT NULL", "NULL", "DEFAULT", "PRIMARY KEY", "CHECK", "CONSTRAINT", "UNIQUE", "REFERENCES", "GENERATED", "AS",
     "COLLATE",
 )  # fmt: skip
+_FUNCTIONS = {
+    "now()": "now()", "current_timestamp": "now()", "get_current_timestamp()": "now()", "uuid()": "uuid()",
+    "gen_random_uuid()": "uuid()",
+}  # fmt: skip
+"""Functions that can be a default."""
 _NOT_KEPT = "columns, PRIMARY KEY (a, b) and CHECK (condition) are expected; other constraints are not kept"
 _ONLY_TABLES = "there are tables only, and no {}; name the query in your program, or create a table AS it"
 
@@ -81,7 +86,7 @@ class CatalogCall:
         )
         for column in fields:
             if column.default:
-                default = constant(schema.field(column.name), column.default)
+                default = _new_default(schema.field(column.name), column.default)
                 table.set_default(column.name, default, request=self.request)
         for column in columns:
             for check in column.checks:
@@ -260,7 +265,7 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
 
         def add(table: TransactionTable) -> None:
             if not (may_exist and _has(table, path)):
-                value = constant(field, default) if default else None
+                value = _new_default(field, default) if default else None
                 table.add_column(".".join(path), field.type, value, nullable=field.nullable, request=request)
                 for each in checks:
                     each.add(table, request)
@@ -323,9 +328,15 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
     )
 
 
-def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar:
+def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar | Expression:
     [own] = own_names([name], table._stored_schema)
-    return constant(table.schema.field(own), text)
+    return _new_default(table.schema.field(own), text)
+
+
+def _new_default(field: pa.Field, text: str) -> pa.Scalar | Expression:
+    """A default as ``add_column`` takes it: a value in the type of a column, or a function."""
+    function = _FUNCTIONS.get("".join(text.split()).lower())
+    return constant(field, text) if function is None else Expression(function)
 
 
 def _has(table: TransactionTable, path: list[str]) -> bool:
@@ -376,7 +387,9 @@ def constant(field: pa.Field, text: str) -> pa.Scalar:
     """The value of a literal in the type of a column. Raises InputError for an expression, RowError, SchemaError."""
     with closing(Evaluator()) as evaluator:
         if not evaluator.is_constant(text):
-            raise InputError(f"DEFAULT {short_repr(text)}: a default is a value, and no expression")
+            raise InputError(
+                f"DEFAULT {short_repr(text)}: a default is a value, now() or uuid(), and no other expression"
+            )
         [array] = evaluator.evaluate([text], {"row": pa.record_batch([pa.nulls(1, pa.bool_())], ["value"])})
         find = casts_of(evaluator.literals(text, {}))
     plan = plan_conform(pa.schema([field.with_type(array.type)]), pa.schema([field]), find)

@@ -14,7 +14,7 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.format.schema import COMMIT_TS, Schema
+from dolmen.format.schema import COMMIT_TS, DefaultFunction, Schema
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.text import checks_in_sql
@@ -360,7 +360,10 @@ class ReadableTable:
             "primary_key": list(self.primary_key),
             "sort_key": list(self.sort_key),
             "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
-            "defaults": entry.schema.write_defaults,
+            "defaults": {
+                name: str(default) if isinstance(default, DefaultFunction) else default
+                for name, default in entry.schema.write_defaults.items()
+            },
             "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
             "checks": checks_in_sql(entry.schema),
             "properties": entry.properties,

@@ -16,7 +16,7 @@ from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_properties
-from dolmen.format.schema import Schema, is_nested, own_names, stored_type
+from dolmen.format.schema import Default, DefaultFunction, Schema, is_nested, own_names, stored_type
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate.ast import Predicate
@@ -28,7 +28,13 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.constraints import add_check, add_primary_key, set_not_null
 from dolmen.transactions.erase import erase_rows
-from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.transactions.merge.clauses import (
+    Clauses,
+    Expression,
+    WhenMatched,
+    WhenNotMatched,
+    WhenNotMatchedBySource,
+)
 from dolmen.transactions.merge.merge import NewValues, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.reading import ReadableTable
@@ -415,6 +421,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 except ``set_default``, ``reorder``, ``comment`` and ``set_sort_key``.
             type: see ``Database.create_table``.
             default: a value of the type, also for rows to come that are written without the column; None is NULL.
+                ``dolmen.Expression("now()")`` is the time at which a statement adds its rows, and that of this commit
+                in existing rows; ``Expression("uuid()")`` a random UUID in each new row, and NULL in existing ones.
             nullable: whether rows may have NULL in it; without it, ``default`` is needed.
             comment: what the column is, for people.
 
@@ -430,7 +438,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         name, comment = arguments.text("name", name), arguments.text("comment", comment)
         arguments.flag("nullable", nullable)
-        change = evolution.AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
+        change = evolution.AddColumn(name, _arrow_type(type), nullable, _new_default(name, type, default), comment)
         return self._alter(change, request, message)
 
     def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
@@ -592,7 +600,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
         Args:
-            default: a value of the column's type; None is NULL.
+            default: a value of the column's type; None is NULL; or a function, as for ``add_column``.
 
         Raises:
             SchemaError: there is no such column.
@@ -607,7 +615,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         def change(schema: Schema) -> evolution.SetDefault:
             column = schema.field(arguments.text("name", name))
-            return evolution.SetDefault(name, default_json(name, column.arrow_type, default))
+            return evolution.SetDefault(name, _new_default(name, column.arrow_type, default))
 
         return self._alter(change, request, message)
 
@@ -834,6 +842,20 @@ def refuse_message(message: str | None) -> None:
         raise InputError("a message belongs to the whole transaction: give it to db.transaction(message=...)")
 
 
+def _new_default(name: str, arrow_type: pa.DataType, value: Any) -> Default:
+    """A default as callers give it: ``default_json``, or a function. Raises InputError if it does not fit."""
+    if not isinstance(value, Expression):
+        return default_json(name, arrow_type, value)
+    function = DefaultFunction("".join(arguments.text("default", value.sql).split()).lower().removesuffix("()"))
+    if function.name not in ("now", "uuid"):
+        raise InputError(f"default {value.sql!r} of column {name!r}: a default is a value, now() or uuid()")
+    stored = stored_type(arrow_type)
+    if not function.fits(stored):
+        kinds = "TIMESTAMPTZ, TIMESTAMP and DATE" if function.name == "now" else "VARCHAR, or binaries of 16 bytes"
+        raise InputError(f"default {function} of column {name!r}: it is for {kinds}, not {short_type(stored)}")
+    return function
+
+
 def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
     """A default as callers give it, in JSON form. Raises InputError if it does not fit the column."""
     if value is None:
@@ -848,7 +870,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         return to_json_value(plain)
     except (SchemaError, RowError, InputError) as error:
         may_be_sql = hasattr(value, "sql") or (isinstance(value, str) and domain_of(stored) is not Domain.TEXT)
-        hint = "; a default is a value, and no expression" if may_be_sql else ""
+        hint = '; a default is a value, Expression("now()") or Expression("uuid()")' if may_be_sql else ""
         raise InputError(f"default {short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 

@@ -298,8 +298,8 @@ def with_older_columns(
 ) -> tuple[TableEntry, tuple[DataFile, ...]]:
     """The table's entry and the files' entries when files that were written under other columns are added at ``ts``.
 
-    Without ``schema`` the files have all present columns. Raises ConflictError if their content does not fit these,
-    ColumnsChangedError if it may not meet constraints that were added since.
+    Without ``schema`` the files have all present columns. Raises ColumnsChangedError if their content does not fit
+    these, or may not meet constraints that were added since.
     """
     now = entry.schema
     if schema is None or schema is now:
@@ -312,7 +312,7 @@ def with_older_columns(
         for id_ in changed_forms(schema, now):
             check_days(files, schema.by_id[id_])
     except SchemaError as error:
-        raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
+        raise ColumnsChangedError(f"table {name!r}: {error}; write the rows again") from None
     changed = msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
     files = widen_files(files, schema, now)
     _check_new_constraints(name, files, schema, now)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect
@@ -28,8 +29,7 @@ from dolmen.format.ingest_properties import (
 )
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of
-from dolmen.format.schema import Schema
-from dolmen.format.types import Json
+from dolmen.format.schema import Default, Schema
 from dolmen.ingest.formats.text_stream import TextStream
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 from dolmen.rows.write.conform import RowCheck, row_checks
@@ -72,7 +72,7 @@ class ReadOptions:
     max_bytes: int = MAX_BYTES
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
     max_columns: int = MAX_COLUMNS
-    defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    defaults: Mapping[str, Default] = field(default_factory=dict, hash=False)
     checks: tuple[RowCheck, ...] = field(default=(), hash=False)
     placeholders: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ class ReadOptions:
     def of_table(cls, entry: TableEntry, dialect: Dialect) -> ReadOptions:
         """The options for a file in this dialect whose rows are added to a table, whatever its other settings."""
         most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
-        schema = entry.schema
+        schema = entry.schema.at(shared_runtime().clock_us())  # of a command, which reads one file after the other
         return cls(dialect, defaults=schema.write_defaults, checks=row_checks(schema), max_columns=most)
 
     @property

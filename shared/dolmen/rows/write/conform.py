@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import MAX_SHOWN, RowError, SchemaError
-from dolmen.format.schema import Schema, constant, readable_names
-from dolmen.format.types import Json, Mask, to_mask, to_plain
+from dolmen.format.schema import Default, DefaultFunction, Schema, constant, readable_names
+from dolmen.format.types import Mask, to_mask, to_plain
 from dolmen.predicate.ast import Not, Predicate, columns
 from dolmen.predicate.bind import condition_of
 from dolmen.predicate.evaluate import matches
@@ -133,7 +134,7 @@ class CastColumn:
     field: pa.Field
     index: int | None
     cast: Cast | None
-    default: Json = None
+    default: Default = None
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def plan_conform(
     source: pa.Schema,
     target: Schema | pa.Schema,
     find: FindCast = lossless_cast,
-    defaults: Mapping[str, Json] | None = None,
+    defaults: Mapping[str, Default] | None = None,
     find_casts: Mapping[str, FindCast] | None = None,
     checks: tuple[RowCheck, ...] | None = None,
 ) -> CastPlan:
@@ -249,7 +250,7 @@ def conform(
     batches: pa.RecordBatchReader,
     schema: Schema | pa.Schema,
     find: FindCast = lossless_cast,
-    defaults: Mapping[str, Json] | None = None,
+    defaults: Mapping[str, Default] | None = None,
     find_casts: Mapping[str, FindCast] | None = None,
     checks: tuple[RowCheck, ...] | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -284,7 +285,7 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
     arrays, misfits = [], []
     for column in plan.columns:
         if column.index is None:
-            array = constant(column.default, column.field.type, batch.num_rows)
+            array = _default_values(column.default, column.field.type, batch.num_rows)
         else:
             array = batch.column(column.index)
         try:
@@ -300,6 +301,22 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
     fitted = pa.RecordBatch.from_arrays(arrays, schema=plan.target)
     _check(fitted, plan.checks, first_row)
     return fitted
+
+
+def _default_values(default: Default, arrow_type: pa.DataType, rows: int) -> pa.Array:
+    if not isinstance(default, DefaultFunction):
+        return constant(default, arrow_type, rows)
+    assert default.name == "uuid", f"{default} has no value yet: fit rows to the columns of their statement (Schema.at)"
+    # Readers never see how random they are, so these need no runtime of the caller's.
+    numbers = np.frombuffer(shared_runtime().random.randbytes(16 * rows), np.uint8).reshape(rows, 16).copy()
+    numbers[:, 6], numbers[:, 8] = numbers[:, 6] & 0x0F | 0x40, numbers[:, 8] & 0x3F | 0x80  # version 4, RFC 9562
+    if not t.is_string(arrow_type):
+        return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(numbers.tobytes())])
+    digits = np.frombuffer(numbers.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
+    texts = np.full((rows, 36), ord("-"), np.uint8)
+    texts[:, [place for place in range(36) if place not in (8, 13, 18, 23)]] = digits
+    ends = pa.py_buffer(np.arange(0, 36 * rows + 1, 36, dtype=np.int32))
+    return pa.Array.from_buffers(arrow_type, rows, [None, ends, pa.py_buffer(texts.tobytes())])
 
 
 def _fit(array: pa.Array, column: CastColumn) -> pa.Array:
