@@ -35,7 +35,7 @@ Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of th
 
 FEATURES = {
     "predicate-expressions", "column-defaults", "widened-columns", "tags", "erasures", "adopted-files", "indexes",
-    "constant-columns",
+    "constant-columns", "checks", "default-functions",
 }  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from pyroaring import BitMap
 
-from dolmen.commit.change import Statement
+from dolmen.commit.draft import Statement
 from dolmen.commit.loop import Committed, submit
 from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.catalog import DropTable

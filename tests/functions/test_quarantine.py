@@ -274,3 +274,33 @@ def test_options_of_a_table_are_those_its_files_are_read_by(world: World) -> Non
         (1, "2026-12-24T00:00:00", None),
         (2, "2026-12-31T00:00:00", "b"),
     ]
+
+
+def test_rows_that_break_a_check_are_bad_rows_in_each_format(world: World) -> None:
+    quarantining(world)
+    world.database.table("events").add_check("small", "user_id < 100 OR kind IS NULL")
+    table = pa.table({"id": [1, 2, 3], "user_id": [1, 100, 3], "kind": ["x", "x", "x"]})
+    body = BytesIO()
+    pq.write_table(table, body)
+    drops = {
+        "a.csv": f"{HEAD}1,1,x\n2,100,x\nthree,3,x\n3,3,x\n",
+        "b.jsonl": "".join(json.dumps(row) + "\n" for row in table.to_pylist()),
+        "c.parquet": body.getvalue(),
+    }
+    for name, content in drops.items():
+        assert world.ingest(world.drop(f"events/{name}", content)) == []
+    assert world.ids() == sorted([1, 3] * 3)
+    reasons = [row["reason"] for key in sorted(world.rejects()) for row in kept(world, key)]
+    broken = "the check 'small' is FALSE: user_id < 100 OR kind IS NULL, and user_id is 100, kind is x"
+    assert [reason for reason in reasons if "check" in reason] == [broken] * 3
+    assert len(reasons) == 4
+
+
+def test_a_file_with_a_row_that_breaks_a_check_is_rejected(world: World) -> None:
+    world.create()
+    world.database.table("events").add_check("small", "user_id < 100")
+    assert world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n2,100,x\n")) == []
+    [report] = world.rejects().values()
+    assert (report["row"], report["line"]) == (2, 3)
+    assert "the check 'small' is FALSE" in report["reason"]
+    assert world.ids() == []

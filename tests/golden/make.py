@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.merge.clauses import Expression
 from support.aging import Place
 from support.changes import Change, Feed, File
 from support.golden import FOLDER, MOST_BYTES, names, pack, shown_by_dolmen, shown_by_second_reader, to_lines
@@ -649,6 +650,31 @@ def published(place: Place) -> None:
     t.append({"id": [4], "v": ["d"]})
     t.publish_iceberg()
     t.delete("v = 'a'")
+
+
+@case
+def checks(place: Place) -> None:
+    """Checks and NOT NULL that came later, on columns that were renamed and widened; an older version without them."""
+    table = place.db.create_table("sales", pa.table({"id": [1, 2, 3], "n": pa.array([1, None, 3], pa.int32())}))
+    table.add_check("small", "n < 100")
+    table.add_check("odd or none", "n % 2 = 1 OR n IS NULL")
+    table.widen_column("n", pa.int64())
+    table.rename_column("n", "count")
+    table.append([{"id": 4, "count": 99}])
+    table.delete("count IS NULL")
+    table.set_not_null("count")
+    table.add_primary_key("id")
+
+
+@case
+def computed_defaults(place: Place) -> None:
+    """Columns whose defaults writers compute. Rows older than the column have the time of the commit, or NULL."""
+    table = place.db.create_table("logins", pa.table({"id": [1, 2]}))
+    table.add_column("made", pa.timestamp("us", "UTC"), Expression("now()"))
+    table.add_column("day", pa.date32(), Expression("now()"))
+    table.add_column("key", pa.string(), Expression("uuid()"))
+    table.append({"id": [3], "made": [None], "key": ["k"]})
+    table.append({"id": [4], "key": ["l"]})
 
 
 def main() -> None:

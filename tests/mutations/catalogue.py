@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 from mutations.of_columns import COLUMNS
 from mutations.of_commits import COMMITS
+from mutations.of_constraints import CONSTRAINTS
 from mutations.of_deletes import DELETES
 from mutations.of_erasures import ERASURES
 from mutations.of_feeds import FEEDS
@@ -18,5 +19,5 @@ from mutations.of_upkeep import UPKEEP
 
 MUTATIONS: tuple[Mutation, ...] = (
     *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES, *PUBLICATIONS,
-    *INSERTS,
+    *INSERTS, *CONSTRAINTS,
 )  # fmt: skip

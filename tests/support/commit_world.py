@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.change import Change, RowsDependency, Statement
+from dolmen.commit.change import Change, RowsDependency
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import Head
 from dolmen.commit.loop import Committed, commit, submit
 from dolmen.commit.statements.background import SetProperties

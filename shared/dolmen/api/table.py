@@ -13,7 +13,8 @@ from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
 from dolmen.base.units import utc
-from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, Metadata, Note, find_applied
+from dolmen.commit.change import ErasedMeanwhileError, Metadata, Note, find_applied
+from dolmen.commit.draft import ColumnsChangedError
 from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.entries.segments.erasures_in_force import reaches

@@ -26,21 +26,22 @@ from dolmen.errors import (
     InputError,
     LimitError,
     PredicateError,
+    RowError,
     SchemaError,
     StaleWriterError,
     short_repr,
 )
 from dolmen.format.delete_object import Keys
-from dolmen.format.evolution import check_written_under, same_column
+from dolmen.format.evolution import check_written_under, same_column, with_constraints
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, own_names
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Parameters, Where
+from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions.row_statements import (
     NewColumns,
     TableChange,
-    cast_rows,
     choose_rows,
     divide_columns,
     parse_where,
@@ -188,7 +189,8 @@ class BufferedWriter:
         if request is not None:
             arguments.request_id(request)
         call = _BufferedCall(Acknowledgement(self), entry, request=request)
-        for batch in rows_of(entry, cast_rows(entry, data) if cast else data, digest):
+        schema = entry.schema.at(self._context.store.clock.current_us)
+        for batch in rows_of(schema, data, digest, cast=cast):
             call.batches.append(batch)
             call.size_bytes += batch.nbytes
             call.rows += batch.num_rows
@@ -439,10 +441,10 @@ class BufferedWriter:
                     raise
                 self._context.head.refresh()  # the next attempt leaves out requests that others have applied
                 continue
-            except (SchemaError, PredicateError) as error:  # each call fitted the columns at its time
+            except (SchemaError, RowError, PredicateError) as error:  # each call fitted the columns at its time
                 raise ConflictError(
-                    f"the columns of table {self._table!r} have changed since rows and deletes were handed over; hand "
-                    f"them over again: {error}"
+                    f"the columns or checks of table {self._table!r} have changed since rows and deletes were handed "
+                    f"over; hand them over again: {error}"
                 ) from error
             outcomes = list[Commit | BaseException]()
             for call in calls:
@@ -505,9 +507,13 @@ class BufferedWriter:
                 first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out
             )
             batches = [batch for batch in kept if batch.num_rows]
+            own = with_constraints(first.entry, entry)
+            if batches and own is not first.entry:
+                rows = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+                batches, schema = list(conform(rows, own.schema)), own.schema
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                files = TableChange(unit, self._table, entry=first.entry).write_rows(batches)
+                files = TableChange(unit, self._table, entry=own).write_rows(batches)
                 if leaves_out:
                     unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
                 unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=schema))

@@ -138,8 +138,12 @@ def alter(
         Texts, Option(help="COLUMN=VALUE: for rows without the column; also for existing rows if it is added here.")
     ] = None,
     nullable: Annotated[Texts, Option(help="COLUMN: allow NULL in it.")] = None,
+    not_null: Annotated[Texts, Option(help="COLUMN: forbid NULL in it; no row may have it.")] = None,
     widen: Annotated[Texts, Option(help="COLUMN=TYPE: a type that includes all its values.")] = None,
     comment: Annotated[Texts, Option(help="COLUMN=TEXT: a description; no text removes it.")] = None,
+    drop_check: Annotated[Texts, Option(help="NAME: drop a check.")] = None,
+    add_check: Annotated[Texts, Option(help="NAME=PREDICATE: refuse rows for which it is FALSE.")] = None,
+    primary_key: Annotated[str, Option(help="COLUMN,...: a primary key for a table without one.")] = "",
     first: Annotated[str, Option(help="COLUMN,...: scans return these first.")] = "",
     sort_key: Annotated[str | None, Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,
     request_id: Request = None,
@@ -148,7 +152,8 @@ def alter(
     as_json: Json = False,
 ) -> None:
     """Change a table's columns in one commit that touches no file, in the order of the options below."""
-    if not any((rename, drop, add, default, nullable, widen, comment, first)) and sort_key is None:
+    given = (rename, drop, add, default, nullable, not_null, widen, comment, drop_check, add_check, primary_key, first)
+    if not any(given) and sort_key is None:
         raise InputError("no change is named: give --add, --drop, --rename, ... (dolmen alter --help)")
     db = open_existing(database)
     with db.transaction("alter", **note_of(message, metadata)) as tx:
@@ -167,10 +172,18 @@ def alter(
             target.set_default(name, _default(column.to_arrow(), text), request=request_id)
         for name in nullable or ():
             target.make_nullable(name, request=request_id)
+        for name in not_null or ():
+            target.set_not_null(name, request=request_id)
         for name, text in parse_pairs("--widen ", widen):
             target.widen_column(name, _wider_type(name, text), request=request_id)
         for name, text in parse_pairs("--comment ", comment):
             target.comment(name, text, request=request_id)
+        for name in drop_check or ():
+            target.drop_check(name, request=request_id)
+        for name, text in parse_pairs("--add-check ", add_check):
+            target.add_check(name, text, request=request_id)
+        if key := names_of(primary_key):
+            target.add_primary_key(key, request=request_id)
         if order := names_of(first):
             target.reorder(order, request=request_id)
         if sort_key is not None:

@@ -18,7 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.draft import Draft
+from dolmen.commit.draft import ColumnsChangedError, Draft, Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import SegmentReader
@@ -26,25 +26,6 @@ from dolmen.errors import AppliedIdError, ConflictError, InputError, StaleWriter
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Counts, Manifest, Segment, TableEffect
 from dolmen.format.schema import Schema, is_nested
-
-
-class Statement(Protocol):
-    """One step of a change. A method ``effect(draft)``, if any, describes it for the history after it was applied."""
-
-    @property
-    def name(self) -> str | None:
-        """The table's name at this point of the change; None for the database."""
-
-    @property
-    def uuid(self) -> str:
-        """The table's uuid; "" for the database."""
-
-    @property
-    def request(self) -> str | None:
-        """The request that this statement belongs to, if any."""
-
-    def apply(self, draft: Draft, ts: int) -> None:
-        """Changes the draft. Pure. Raises ConflictError, and the errors that the statement documents."""
 
 
 class PreparableStatement(Statement, Protocol):
@@ -129,10 +110,6 @@ class NamesDependency:
             )
 
 
-class ColumnsChangedError(ConflictError):
-    """A column's name has another meaning than when the call used it: the caller must repeat the call."""
-
-
 @dataclass(frozen=True)
 class ColumnsDependency:
     """The names of a table's columns, as a call used them: it is valid only if they still name the same columns."""
@@ -197,8 +174,12 @@ class Expect:
 
 
 def _reading_properties(schema: Schema) -> list[tuple[Any, ...]]:
-    """The properties of columns that decide how a file is read into them, and whether it fits."""
-    return [(field.id, field.name, field.type, field.nullable, field.write_default) for field in schema.fields]
+    """The properties of columns, and the checks, that decide how a file is read into them, and whether it fits."""
+    columns = [
+        (field.id, field.name, field.type, field.nullable, field.write_default, field.write_function)
+        for field in schema.fields
+    ]
+    return [*columns, schema.checks]
 
 
 class ErasedMeanwhileError(ConflictError):

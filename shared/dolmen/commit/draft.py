@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -40,8 +40,31 @@ draft's attribute. ``Draft.finish`` makes all others for each version."""
 MEMBERS = frozenset(Manifest.__struct_fields__)
 
 
+class ColumnsChangedError(ConflictError):
+    """A column's name has another meaning than when the call used it: the caller must repeat the call."""
+
+
+class Statement(Protocol):
+    """One step of a change. A method ``effect(draft)``, if any, describes it for the history after it was applied."""
+
+    @property
+    def name(self) -> str | None:
+        """The table's name at this point of the change; None for the database."""
+
+    @property
+    def uuid(self) -> str:
+        """The table's uuid; "" for the database."""
+
+    @property
+    def request(self) -> str | None:
+        """The request that this statement belongs to, if any."""
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Changes the draft. Pure. Raises ConflictError, and the errors that the statement documents."""
+
+
 class DatabaseStatement:
-    """A statement about the whole database, not about a table (see ``dolmen.commit.change.Statement``)."""
+    """A statement about the whole database, not about a table (see ``Statement``)."""
 
     name: str | None = None
     uuid = ""

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dolmen.base.runtime import POINTER_PUT, Signal, attempts
-from dolmen.commit.change import NO_NOTE, Change, Effects, Note, Statement, make_version, summarize
-from dolmen.commit.draft import Draft
+from dolmen.commit.change import NO_NOTE, Change, Effects, Note, make_version, summarize
+from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp
 from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.root_budget import RootBudget

@@ -100,7 +100,7 @@ class DolmenSqlCompiler(compiler.SQLCompiler):  # type: ignore[misc]  # SQLAlche
 
 
 class DolmenDdlCompiler(compiler.DDLCompiler):  # type: ignore[misc]  # SQLAlchemy is untyped here
-    """Tables: dolmen keeps primary keys. It has no foreign keys and indexes, so they are left out."""
+    """Tables: dolmen keeps primary keys and checks. It has no foreign keys and indexes, so they are left out."""
 
     def visit_primary_key_constraint(self, constraint: Any, **how: Any) -> str:
         names = ", ".join(map(self.preparer.format_column, constraint.columns))
@@ -271,7 +271,11 @@ class DolmenDialect(default.DefaultDialect):  # type: ignore[misc]  # SQLAlchemy
         self._table(connection, table_name, schema)  # raises if there is none
         return []
 
-    get_indexes = get_unique_constraints = get_check_constraints = get_foreign_keys
+    get_indexes = get_unique_constraints = get_foreign_keys
+
+    def get_check_constraints(self, connection: Any, table_name: str, schema: str | None = None, **_: Any) -> Any:
+        checks = self._table(connection, table_name, schema).checks
+        return [{"name": name, "sqltext": text} for name, text in checks.items()]
 
     def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **_: Any) -> Any:
         self._table(connection, table_name, schema)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.column_history import (
     NestedPath,
     can_widen,
@@ -24,10 +24,29 @@ from dolmen.format.column_history import (
     widen_stats,
     widening_problem,
 )
-from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
+from dolmen.format.manifest import (
+    CHECKS,
+    COLUMN_DEFAULTS,
+    DEFAULT_FUNCTIONS,
+    WIDENED_COLUMNS,
+    Mark,
+    Sequences,
+    TableEntry,
+)
 from dolmen.format.properties import check_comment, named_columns, sequence_column, with_renamed_column
-from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, stored_type
-from dolmen.format.types import Json, short_type
+from dolmen.format.schema import (
+    CheckConstraint,
+    Default,
+    DefaultFunction,
+    Field,
+    Schema,
+    check_column_names,
+    is_nested,
+    number_field,
+    stored_type,
+    time_json,
+)
+from dolmen.format.types import short_type
 
 
 class SchemaChange(Protocol):
@@ -56,14 +75,15 @@ class AddColumn(_ColumnChange):
 
     Args:
         type: an Arrow type that can be stored.
-        default: JSON form of the value in existing rows and, until it is changed, in new rows without one.
+        default: JSON form of the value in existing rows and, until it is changed, in new rows without one. For
+            ``now()`` existing rows get the time of the commit, and for ``uuid()`` NULL.
         is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
             It is not in the repr, whose digest identifies a request.
     """
 
     type: pa.DataType
     nullable: bool = True
-    default: Json = None
+    default: Default = None
     comment: str = ""
     is_path: bool = dataclasses.field(default=True, repr=False)
 
@@ -82,6 +102,12 @@ class AddColumn(_ColumnChange):
                     f'added in double quotes: "{self.name}"'
                 )
             return dataclasses.replace(self, name=own, is_path=False).apply(entry, ts)
+        is_random = self.default == DefaultFunction("uuid")
+        if not self.nullable and is_random:
+            raise SchemaError(
+                f"column {self.name!r} is not nullable, and existing rows get no uuid(): add it, update it, and then "
+                "set_not_null"
+            )
         if not self.nullable and self.default is None:
             raise SchemaError(
                 f"column {self.name!r} is not nullable and has no default, so existing rows would have no value in it: "
@@ -90,8 +116,11 @@ class AddColumn(_ColumnChange):
         field, next_id = number_field(pa.field(self.name, self.type, self.nullable), schema.next_id)
         _check_default(field, self.default)
         check_column_names([*(column.name for column in schema.fields), self.name])
+        initial = self.default
+        if isinstance(initial, DefaultFunction):
+            initial = None if is_random else time_json(ts, field.arrow_type)
         added = msgspec.structs.replace(
-            field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default
+            field, comment=self.comment, added_ts=ts, initial_default=initial, **_default_members(self.default)
         )
         return _with_fields(entry, (*schema.fields, added), next_id=next_id, altered_ts=ts)
 
@@ -115,6 +144,7 @@ class DropColumn(_ColumnChange):
         schema = entry.schema
         path = NestedPath.of(schema, self.name)
         if path is not None:
+            _refuse_if_checked(schema, path.column, "drop the check first")
             return _with_column(entry, path.change(lambda fields: _without(fields, path.find(fields))), ts)
         field = schema.field(self.name)
         if len(schema.fields) == 1:
@@ -125,6 +155,7 @@ class DropColumn(_ColumnChange):
             raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
         if used := named_columns(entry.properties).get(field.name):
             raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
+        _refuse_if_checked(schema, field, "drop the check first")
         return _with_fields(entry, _without(schema.fields, field), dropped=(*schema.dropped, field))
 
 
@@ -186,6 +217,10 @@ class WidenColumn(_ColumnChange):
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
                 "so its type can't change"
             )
+        if pa.types.is_floating(narrow):
+            _refuse_if_checked(
+                entry.schema, field, "values may compare otherwise then: drop the check, and add it again"
+            )
         if not can_widen(field.write_default, narrow, wide):
             raise SchemaError(
                 f"column {self.name!r} can't become a timestamp: its default is a day before -290308 or after 294247, "
@@ -235,17 +270,79 @@ class MakeNullable(_ColumnChange):
 
 
 @dataclass(frozen=True, slots=True)
+class SetNotNull(_ColumnChange):
+    """Forbids NULL in a column. The caller has made sure that there is none."""
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        field = entry.schema.field(self.name)
+        return _with_fields(entry, _replace_field(entry.schema, msgspec.structs.replace(field, nullable=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class AddPrimaryKey:
+    """Gives a table a primary key. The caller has made sure that its values are distinct, and none is NULL."""
+
+    columns: tuple[str, ...]
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        if entry.primary_key:
+            names = ", ".join(entry.schema.names_of(entry.primary_key))
+            raise SchemaError(f"there is a primary key already ({names}), which can't change: make another table")
+        ids = tuple(entry.schema.field(name).id for name in self.columns)
+        for name in self.columns:
+            entry = SetNotNull(name).apply(entry, ts)
+        return msgspec.structs.replace(entry, primary_key=ids)
+
+
+MAX_CHECKS = 100
+"""The most checks of a table: each row is compared with all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddCheck:
+    """Adds a check. The caller has made sure that it is FALSE for no row."""
+
+    check: CheckConstraint
+    needs: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    """Features of the format that its condition uses."""
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        schema, name = entry.schema, self.check.name
+        if any(check.name.lower() == name.lower() for check in schema.checks):
+            raise SchemaError(f"there is a check {name!r} already: drop it first, or choose another name")
+        if len(schema.checks) >= MAX_CHECKS:
+            raise LimitError(f"a table has at most {MAX_CHECKS} checks: join some of them by AND")
+        return _with_checks(entry, (*schema.checks, self.check))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.check.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class DropCheck(_ColumnChange):
+    """Drops the check of this name."""
+
+    def apply(self, entry: TableEntry, ts: int) -> TableEntry:
+        checks = entry.schema.checks
+        remaining = tuple(check for check in checks if check.name.lower() != self.name.lower())
+        if len(remaining) == len(checks):
+            names = ", ".join(check.name for check in checks) or "none"
+            raise SchemaError(f"no check {self.name!r}; there are: {names}")
+        return _with_checks(entry, remaining)
+
+
+@dataclass(frozen=True, slots=True)
 class SetDefault(_ColumnChange):
     """Changes the value of new rows that come without the column; existing rows keep theirs."""
 
-    default: Json
+    default: Default
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         field = entry.schema.field(self.name)
         _check_default(field, self.default)
-        return _with_fields(
-            entry, _replace_field(entry.schema, msgspec.structs.replace(field, write_default=self.default))
-        )
+        changed = msgspec.structs.replace(field, **_default_members(self.default))
+        return _with_fields(entry, _replace_field(entry.schema, changed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +400,8 @@ def needed_features(schema: Schema) -> tuple[str, ...]:
     """The features of the format that a reader of such columns must know."""
     defaults = [COLUMN_DEFAULTS] if any(field.initial_default is not None for field in schema.fields) else []
     widened = [WIDENED_COLUMNS] if any(field.widened_ts for field in schema.fields) else []
-    return (*defaults, *widened)
+    functions = [DEFAULT_FUNCTIONS] if any(field.write_function for field in schema.fields) else []
+    return (*defaults, *widened, *([CHECKS] if schema.checks else ()), *functions)
 
 
 def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None:
@@ -322,12 +420,24 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
             other_type = next((one.type for one in now.fields if one.id == field.id and one.type != field.type), None)
             what = "was dropped" if other_type is None else f"is {other_type}, and was {field.type} before,"
             raise SchemaError(f"column {field.name!r} {what} meanwhile")
-        if field.nullable and not present.nullable:
-            raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
     for field in now.fields:
-        if field.id not in written and field.initial_default != field.write_default:
+        if field.id not in written and (field.write_function or field.initial_default != field.write_default):
             raise SchemaError(f"column {field.name!r} was added meanwhile, and its default changed")
+
+
+def with_constraints(written: TableEntry, entry: TableEntry) -> TableEntry:
+    """The entry of a table with its older columns, and the constraints that rows in these must meet now."""
+    before, now = written.schema, entry.schema
+    ids, required = {field.id for field in before.fields}, {field.id for field in now.fields if not field.nullable}
+    fields = tuple(
+        msgspec.structs.replace(field, nullable=False) if field.nullable and field.id in required else field
+        for field in before.fields
+    )
+    checks = tuple(check for check in now.checks if ids.issuperset(check.columns))
+    if (fields, checks) == (before.fields, before.checks):
+        return written
+    return msgspec.structs.replace(written, schema=msgspec.structs.replace(before, fields=fields, checks=checks))
 
 
 def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
@@ -356,7 +466,24 @@ def widen_entry(entry: TableEntry, changes: Mapping[int, tuple[pa.DataType, pa.D
     )
 
 
-def _check_default(field: Field, default: Json) -> None:
+def _refuse_if_checked(schema: Schema, field: Field, advice: str) -> None:
+    """Raises SchemaError if a check names a column."""
+    if check := next((check for check in schema.checks if field.id in check.columns), None):
+        raise SchemaError(f"column {field.name!r} is named by the check {check.name!r}: {advice}")
+
+
+def _with_checks(entry: TableEntry, checks: tuple[CheckConstraint, ...]) -> TableEntry:
+    return msgspec.structs.replace(entry, schema=msgspec.structs.replace(entry.schema, checks=checks))
+
+
+def _default_members(default: Default) -> dict[str, Any]:
+    """The members of a field that say what its default is."""
+    if isinstance(default, DefaultFunction):
+        return {"write_default": None, "write_function": default.name}
+    return {"write_default": default, "write_function": ""}
+
+
+def _check_default(field: Field, default: Default) -> None:
     if is_nested(field.arrow_type) and default is not None:
         raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can have no default but NULL")
 

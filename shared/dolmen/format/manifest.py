@@ -59,9 +59,16 @@ INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
 CONSTANT_COLUMNS = "constant-columns"
 """Data files may have constants."""
-FEATURES = frozenset({
-    PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES, CONSTANT_COLUMNS,
-})  # fmt: skip
+CHECKS = "checks"
+"""Tables may have checks, which a writer must compare its rows with."""
+DEFAULT_FUNCTIONS = "default-functions"
+"""Columns may have defaults that a writer must compute."""
+FEATURES = frozenset(
+    {
+        PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES,
+        CONSTANT_COLUMNS, CHECKS, DEFAULT_FUNCTIONS,
+    }
+)  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
+from dolmen.base.units import DAY_US
 from dolmen.errors import SchemaError
 from dolmen.format.layout import build_decoders
 from dolmen.format.types import (
@@ -33,6 +35,8 @@ from dolmen.format.types import (
 )
 
 TypeJson: TypeAlias = str | dict[str, Any]
+Default: TypeAlias = "Json | DefaultFunction"
+"""A default: a value in JSON form, or the function that gives it."""
 
 COMMIT_TS = "_commit_ts"
 """Name of the hidden last column of files whose rows have different commit timestamps."""
@@ -81,6 +85,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
         write_default: JSON form of the value of new rows that come without the column.
         widened_ts: timestamp of the last statement that widened its type, or changed the fields inside it; 0 = there
             was none. Older files have a narrower type, or other fields.
+        write_function: the function that writers call for such values: ``now`` or ``uuid``; "" = there is none.
     """
 
     id: int
@@ -92,6 +97,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     initial_default: Json = None
     write_default: Json = None
     widened_ts: int = 0
+    write_function: str = ""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -110,12 +116,47 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
 
 
+@dataclass(frozen=True)
+class DefaultFunction:
+    """A default that writers compute: ``now`` once for the rows of a statement, ``uuid`` for each row."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}()"
+
+    def fits(self, arrow_type: pa.DataType) -> bool:
+        """Whether a column of this type can have its values."""
+        if self.name == "now":
+            return bool(pa.types.is_timestamp(arrow_type) or pa.types.is_date32(arrow_type))
+        return bool(pa.types.is_string(arrow_type) or arrow_type == pa.binary(16))
+
+
+def time_json(now_us: int, arrow_type: pa.DataType) -> int:
+    """A time as a value of a column of times or days, in JSON form."""
+    return now_us // DAY_US if pa.types.is_date32(arrow_type) else now_us
+
+
 class FormerName(msgspec.Struct, frozen=True):
     """A name that a column, perhaps a dropped one, had until the statement of timestamp ``until_ts``."""
 
     id: int
     name: str
     until_ts: int
+
+
+class CheckConstraint(msgspec.Struct, frozen=True):
+    """A condition that is FALSE for no visible row: see "Checks" in docs/format.md.
+
+    Args:
+        name: unique in its table, whatever its case.
+        columns: ids of the columns that it names, ascending.
+        predicate: the stored form of the predicate (``dolmen.predicate.ast``).
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    predicate: dict[str, Any]
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
@@ -130,6 +171,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         former: names that columns had, in the order in which they lost them.
         named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
         placed_since: timestamp of the last statement that changed the order of columns; 0 = there was none.
+        checks: conditions that all visible rows meet, oldest first.
         narrower: for reading only, never stored: the columns that an older version shows with a narrower type than that
             of ``fields``, by which later deletes apply to it.
     """
@@ -143,6 +185,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     named_since: int | None = None
     placed_since: int = 0
     narrower: tuple[Field, ...] = ()
+    checks: tuple[CheckConstraint, ...] = ()
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -170,9 +213,27 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return tuple(own.get(field.id, field) for field in self.fields) if own else self.fields
 
     @cached_property
-    def write_defaults(self) -> dict[str, Json]:
-        """JSON forms of the values, other than NULL, of columns that new rows come without; by name."""
-        return {field.name: field.write_default for field in self.fields if field.write_default is not None}
+    def write_defaults(self) -> dict[str, Default]:
+        """The values, other than NULL, of columns that new rows come without, by name."""
+        found: dict[str, Default] = {}
+        for field in self.fields:
+            if field.write_default is not None:
+                found[field.name] = field.write_default
+            elif field.write_function:
+                found[field.name] = DefaultFunction(field.write_function)
+        return found
+
+    def at(self, now_us: int) -> Schema:
+        """The columns for the rows of one statement, for which ``now()`` is this time."""
+        if not any(field.write_function == "now" for field in self.fields):
+            return self
+        fields = (
+            msgspec.structs.replace(field, write_default=time_json(now_us, field.arrow_type))
+            if field.write_function == "now"
+            else field
+            for field in self.fields
+        )
+        return msgspec.structs.replace(self, fields=tuple(fields))
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
         """The names of the columns with these ids, in their order."""
@@ -472,4 +533,4 @@ def leaf_count(arrow_type: pa.DataType) -> int:
     return sum(leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
-build_decoders(Field, MappedColumn)
+build_decoders(Field, MappedColumn, CheckConstraint)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.column_history import is_date_to_timestamp
-from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.schema import CheckConstraint, Field, Schema, is_nested
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import ast, domains
 from dolmen.predicate import like as like_patterns
@@ -334,6 +334,11 @@ def _canonical_values(values: Sequence[Any], arrow_type: pa.DataType) -> list[Pl
     if pa.types.is_integer(arrow_type):
         return [int(value) for value in values]
     return domains.keep_valid(values, arrow_type, Domain.EXACT)
+
+
+def condition_of(check: CheckConstraint, schema: Schema) -> Predicate:
+    """The condition of a check of a table with these columns. Rows for which it is FALSE are refused."""
+    return days_to_timestamps(ast.from_builtins(check.predicate), schema.widened_types)
 
 
 def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:

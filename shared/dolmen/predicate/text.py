@@ -13,6 +13,7 @@ from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
 from dolmen.predicate import ast
 from dolmen.predicate.ast import Predicate, Term
+from dolmen.predicate.bind import condition_of
 from dolmen.predicate.constants import format_date, format_time, format_timestamp
 from dolmen.predicate.domains import Domain, domain_of
 
@@ -66,6 +67,11 @@ def to_sql(p: Predicate, schema: Schema) -> str:
         case ast.Or():
             return " OR ".join(_parenthesize(arg, schema) for arg in p.args)
     raise AssertionError(p)
+
+
+def checks_in_sql(schema: Schema) -> dict[str, str]:
+    """The conditions of a table's checks, by name."""
+    return {check.name: to_sql(condition_of(check, schema), schema) for check in schema.checks}
 
 
 def _in(p: ast.In, operator: str, schema: Schema) -> str:

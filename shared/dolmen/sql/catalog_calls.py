@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import pyarrow as pa
@@ -17,16 +18,22 @@ from dolmen.sql.queries import Queries
 from dolmen.sql.statements import table_name
 from dolmen.sql.tokens import SqlReader
 from dolmen.transactions.column_types import parse_column
-from dolmen.transactions.merge.clauses import casts_of
+from dolmen.transactions.merge.clauses import Expression, casts_of
 from dolmen.transactions.transaction import Exist, Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 CATALOG_WORDS = ("CREATE", "ALTER", "DROP", "TRUNCATE", "COMMENT")
 """The first words of these statements."""
 _CONSTRAINTS = (
-    "NOT NULL", "NULL", "DEFAULT", "PRIMARY KEY", "CHECK", "UNIQUE", "REFERENCES", "GENERATED", "AS",
+    "NOT NULL", "NULL", "DEFAULT", "PRIMARY KEY", "CHECK", "CONSTRAINT", "UNIQUE", "REFERENCES", "GENERATED", "AS",
     "COLLATE",
 )  # fmt: skip
+_FUNCTIONS = {
+    "now()": "now()", "current_timestamp": "now()", "get_current_timestamp()": "now()", "uuid()": "uuid()",
+    "gen_random_uuid()": "uuid()",
+}  # fmt: skip
+"""Functions that can be a default."""
+_NOT_KEPT = "columns, PRIMARY KEY (a, b) and CHECK (condition) are expected; other constraints are not kept"
 _ONLY_TABLES = "there are tables only, and no {}; name the query in your program, or create a table AS it"
 
 
@@ -79,8 +86,11 @@ class CatalogCall:
         )
         for column in fields:
             if column.default:
-                default = constant(schema.field(column.name), column.default)
+                default = _new_default(schema.field(column.name), column.default)
                 table.set_default(column.name, default, request=self.request)
+        for column in columns:
+            for check in column.checks:
+                check.add(table, self.request)
         if rows is not None:
             table.append(rows, request=self.request)
 
@@ -156,19 +166,19 @@ class CatalogCall:
 
 @dataclass(frozen=True)
 class _NewColumn:
-    """A column of CREATE TABLE, whose type is empty in ``t (a, b) AS query``; or a primary key, without a name."""
+    """A column of CREATE TABLE, whose type is empty in ``t (a, b) AS query``; or a constraint, without a name."""
 
     name: str
     type: str = ""
     default: str = ""
     key: tuple[str, ...] = ()
+    checks: tuple[_NewCheck, ...] = ()
 
     @classmethod
     def read(cls, reader: SqlReader) -> _NewColumn:
-        if reader.take("PRIMARY", "KEY"):
-            return cls("", key=tuple(reader.items(SqlReader.name)))
-        if reader.word() in ("CHECK", "UNIQUE", "FOREIGN", "CONSTRAINT", "LIKE"):
-            raise reader.error("columns, and PRIMARY KEY (a, b), are expected; other constraints are not kept")
+        if _begins_constraint(reader):
+            key, check = _constraint(reader)
+            return cls("", key=key, checks=(check,) if check else ())
         name = reader.name()
         if reader.is_done or reader.word() == ",":
             return cls(name)
@@ -180,40 +190,96 @@ class _NewColumn:
         return field.with_nullable(False) if is_key else field
 
 
-def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...]]:
-    """The type with NOT NULL, the default, and the primary key that begin here."""
+@dataclass(frozen=True)
+class _NewCheck:
+    """CHECK (condition); ``name`` is empty without CONSTRAINT, and ``column`` if it is no column's own."""
+
+    name: str
+    condition: str
+    column: str = ""
+
+    def add(self, table: TransactionTable, request: str | None) -> None:
+        """Adds the check, under a name of its own if it has none: ``age_check``, ``t_check``, ``t_check1``."""
+        taken, stem = {name.lower() for name in table.checks}, f"{self.column or table.name}_check"
+        names = chain([stem], (f"{stem}{number}" for number in count(1)))
+        name = self.name or next(name for name in names if name.lower() not in taken)
+        table.add_check(name, self.condition, request=request)
+
+
+def _begins_constraint(reader: SqlReader) -> bool:
+    """Whether a constraint begins here, and no column of such a name."""
+    following = reader.word(1)
+    words = {"PRIMARY": "KEY", "FOREIGN": "KEY", "CHECK": "(", "UNIQUE": "(", "LIKE": following}
+    return reader.word() == "CONSTRAINT" or words.get(reader.word()) == following != ""
+
+
+def _constraint(reader: SqlReader, column: str = "") -> tuple[tuple[str, ...], _NewCheck | None]:
+    """The columns of a primary key, or a check; of a ``column`` if it follows one."""
+    name = reader.name() if reader.take("CONSTRAINT") else ""
+    if reader.take("PRIMARY", "KEY"):
+        return (column,) if column else tuple(reader.items(SqlReader.name)), None
+    if not reader.take("CHECK"):
+        raise reader.error(_NOT_KEPT)
+    return (), _NewCheck(name, _text_in_parentheses(reader), column)
+
+
+def _text_in_parentheses(reader: SqlReader) -> str:
+    inner = reader.group()
+    if not inner:
+        raise reader.error("a condition is expected")
+    return reader.sql[inner[0].start : inner[-1].end]
+
+
+def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...], tuple[_NewCheck, ...]]:
+    """The type with NOT NULL, the default, the primary key and the checks that begin here."""
     type, default, key = reader.until(",", *_CONSTRAINTS), "", tuple[str, ...]()
+    checks: list[_NewCheck] = []
     while not reader.is_done and reader.word() != ",":
         if reader.take("NOT", "NULL"):
             type += " NOT NULL"
         elif reader.take("DEFAULT"):
             default = "NULL" if reader.take("NULL") else reader.until(",", *_CONSTRAINTS)
-        elif reader.take("PRIMARY", "KEY"):
-            key = (name,)
+        elif reader.word() in ("CONSTRAINT", "PRIMARY", "CHECK"):
+            own_key, check = _constraint(reader, name)
+            key, checks = key or own_key, [*checks, *([check] if check else [])]
         elif not reader.take("NULL"):
-            raise reader.error("after a type there may be NOT NULL, DEFAULT value and PRIMARY KEY")
-    return type, default, key
+            raise reader.error("after a type there may be NOT NULL, DEFAULT value, PRIMARY KEY and CHECK (condition)")
+    return type, default, key, tuple(checks)
 
 
 def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionTable], None]:
     """The change of one action of ALTER TABLE."""
     request = call.request
     if reader.take("ADD"):
-        if reader.word() in ("PRIMARY", "CONSTRAINT", "CHECK", "UNIQUE", "FOREIGN"):
-            raise reader.error("a table has the primary key that create_table gives it, and no other constraints")
+        if _begins_constraint(reader):
+            own_key, check = _constraint(reader)
+            if check:
+                return lambda table: check.add(table, request)
+            return lambda table: table.add_primary_key(own_key, request=request)
         reader.take("COLUMN")
         may_exist, path = reader.take("IF", "NOT", "EXISTS"), _path(reader)
-        type, default, key = _definition(reader, path[-1])
+        type, default, key, checks = _definition(reader, path[-1])
         if key:
-            raise reader.error("a new column is no primary key: create_table gives it")
+            raise reader.error("a new column is no primary key: its values are all the same")
         field = parse_column(path[-1], type)
 
         def add(table: TransactionTable) -> None:
             if not (may_exist and _has(table, path)):
-                value = constant(field, default) if default else None
+                value = _new_default(field, default) if default else None
                 table.add_column(".".join(path), field.type, value, nullable=field.nullable, request=request)
+                for each in checks:
+                    each.add(table, request)
 
         return add
+    if reader.take("DROP", "CONSTRAINT"):
+        may_miss, name = reader.take("IF", "EXISTS"), reader.name()
+        reader.take("CASCADE")
+
+        def drop_check(table: TransactionTable) -> None:
+            if not (may_miss and name.lower() not in map(str.lower, table.checks)):
+                table.drop_check(name, request=request)
+
+        return drop_check
     if reader.take("DROP"):
         reader.take("COLUMN")
         may_miss, path = reader.take("IF", "EXISTS"), _path(reader)
@@ -247,6 +313,8 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
     name = ".".join(path)
     if reader.take("DROP", "NOT", "NULL"):
         return lambda table: table.make_nullable(name, request=request)
+    if reader.take("SET", "NOT", "NULL"):
+        return lambda table: table.set_not_null(name, request=request)
     if reader.take("DROP", "DEFAULT"):
         return lambda table: table.set_default(name, None, request=request)
     if reader.take("SET", "DEFAULT"):
@@ -256,13 +324,19 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
         kind = parse_column(path[-1], reader.until(",", "USING")).type
         return lambda table: table.widen_column(name, kind, request=request)
     raise reader.error(
-        "a column changes by TYPE (widen_column), SET DEFAULT, DROP DEFAULT and DROP NOT NULL (make_nullable)"
+        "a column changes by TYPE (widen_column), SET DEFAULT, DROP DEFAULT, SET NOT NULL and DROP NOT NULL"
     )
 
 
-def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar:
+def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar | Expression:
     [own] = own_names([name], table._stored_schema)
-    return constant(table.schema.field(own), text)
+    return _new_default(table.schema.field(own), text)
+
+
+def _new_default(field: pa.Field, text: str) -> pa.Scalar | Expression:
+    """A default as ``add_column`` takes it: a value in the type of a column, or a function."""
+    function = _FUNCTIONS.get("".join(text.split()).lower())
+    return constant(field, text) if function is None else Expression(function)
 
 
 def _has(table: TransactionTable, path: list[str]) -> bool:
@@ -313,7 +387,9 @@ def constant(field: pa.Field, text: str) -> pa.Scalar:
     """The value of a literal in the type of a column. Raises InputError for an expression, RowError, SchemaError."""
     with closing(Evaluator()) as evaluator:
         if not evaluator.is_constant(text):
-            raise InputError(f"DEFAULT {short_repr(text)}: a default is a value, and no expression")
+            raise InputError(
+                f"DEFAULT {short_repr(text)}: a default is a value, now() or uuid(), and no other expression"
+            )
         [array] = evaluator.evaluate([text], {"row": pa.record_batch([pa.nulls(1, pa.bool_())], ["value"])})
         find = casts_of(evaluator.literals(text, {}))
     plan = plan_conform(pa.schema([field.with_type(array.type)]), pa.schema([field]), find)

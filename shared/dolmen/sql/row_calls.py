@@ -20,7 +20,7 @@ from pyroaring import BitMap
 from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import DefaultFunction, Field, Schema
 from dolmen.format.types import from_json, type_text
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import parse
@@ -88,11 +88,17 @@ class RowCall:
     def entry(self) -> TableEntry:
         return unit_of(self.transaction).entry(self.table.name)
 
+    @cached_property
+    def row_schema(self) -> Schema:
+        """The columns for the rows that the statement adds."""
+        return TableChange(unit_of(self.transaction), self.table.name, entry=self.entry).row_schema
+
     def _insert(self, statement: InsertStatement) -> pa.Table | None:
-        schema = self.entry.schema
+        schema = self.row_schema
         fields = list(schema.fields)
         if statement.columns is not None:
-            fields = [schema.field(name) for name in statement.columns] or fields[:1]
+            known = [field for field in fields if not field.write_function] or fields
+            fields = [schema.field(name) for name in statement.columns] or known[:1]
         query = _with_defaults(statement.query or "VALUES (DEFAULT)", fields, schema)
         result = self.queries.run(f"{self.ctes}\n{query}")
         if statement.by_name:
@@ -268,7 +274,7 @@ class RowCall:
             if field.name in found:
                 raise InputError(f"the statement sets column {field.name!r} twice")
             is_default = text.upper() == DEFAULT
-            found[field.name] = default_sql(field, self.entry.schema) if is_default else requalify(text, names)
+            found[field.name] = default_sql(field, self.row_schema) if is_default else requalify(text, names)
         return found
 
     @cached_property
@@ -311,7 +317,7 @@ class RowCall:
         Returns the result of RETURNING, if there is one.
         """
         result, target = found
-        unit, hidden, schema = unit_of(self.transaction), HiddenRows(), self.entry.schema
+        unit, hidden, schema = unit_of(self.transaction), HiddenRows(), self.row_schema
         change = TableChange(unit, self.table.name, self.request, self.entry)
 
         def hide(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -416,11 +422,15 @@ def fitted_rows(
 
 
 def default_sql(field: Field, schema: Schema) -> str:
-    """A column's default as a literal."""
-    json = schema.write_defaults.get(field.name)
-    if json is None:
+    """A column's default as a literal. Raises InputError for one that each row has its own of."""
+    default = schema.write_defaults.get(field.name)
+    if default is None:
         return "NULL"
-    text = plain_text(from_json(json, field.arrow_type), field.arrow_type)
+    if isinstance(default, DefaultFunction):
+        raise InputError(
+            f"DEFAULT of column {field.name!r} is {default}, which differs in each row: leave the column out"
+        )
+    text = plain_text(from_json(default, field.arrow_type), field.arrow_type)
     return f"CAST({quote_text(text)} AS {type_text(field.arrow_type)})"
 
 

@@ -14,9 +14,10 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.format.schema import COMMIT_TS, Schema
+from dolmen.format.schema import COMMIT_TS, DefaultFunction, Schema
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.predicate.text import checks_in_sql
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
@@ -87,6 +88,17 @@ class ReadableTable:
     def sort_key(self) -> tuple[str, ...]:
         """Names of the columns that rows in a file are sorted by."""
         return tuple(self._entry.schema.names_of(self._entry.sort_key))
+
+    @property
+    def checks(self) -> dict[str, str]:
+        """The conditions of its checks in SQL, by name. None is FALSE for any row.
+
+        Examples:
+            >>> commit = people.add_check("adult", "age >= 18")
+            >>> people.checks
+            {'adult': 'age >= 18'}
+        """
+        return checks_in_sql(self._entry.schema)
 
     def identity(self, columns: Sequence[str] | None = None) -> str:
         """A short text that identifies the table and its columns, for programs that keep a copy of the rows.
@@ -326,10 +338,10 @@ class ReadableTable:
         Returns:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
-            that are written without a column; without those that are NULL) and ``comments`` by column,
-            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, including those of deleted rows, and
-            ``lag_rows``, the least number of rows that it does not have yet; empty without an index), and
-            ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+            that are written without a column; without those that are NULL) and ``comments`` by column, ``checks``
+            (conditions by name), ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, including those of
+            deleted rows, and ``lag_rows``, the least number of rows that it does not have yet; empty without an index),
+            and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
 
         Examples:
             >>> people.describe()["rows_in_files"]
@@ -348,8 +360,12 @@ class ReadableTable:
             "primary_key": list(self.primary_key),
             "sort_key": list(self.sort_key),
             "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
-            "defaults": entry.schema.write_defaults,
+            "defaults": {
+                name: str(default) if isinstance(default, DefaultFunction) else default
+                for name, default in entry.schema.write_defaults.items()
+            },
             "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
+            "checks": checks_in_sql(entry.schema),
             "properties": entry.properties,
             "index": _index_properties(entry, totals.rows),
             "unresolved_deletes": [

@@ -16,8 +16,8 @@ from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.units import MIB
-from dolmen.commit.change import ExpectErasures, Statement, matches_old_delete_digest
-from dolmen.commit.draft import Draft
+from dolmen.commit.change import ExpectErasures, matches_old_delete_digest
+from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
@@ -29,7 +29,7 @@ from dolmen.format.delete_object import Keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import AddColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, own_names
+from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import to_mask, to_plain
 from dolmen.predicate.ast import Predicate, columns, to_json
 from dolmen.predicate.evaluate import matches
@@ -67,6 +67,11 @@ class TableChange:
     ) -> None:
         self.unit, self.name, self.request = unit, name, request
         self.entry = unit.entry(name) if entry is None else entry
+
+    @property
+    def row_schema(self) -> Schema:
+        """The columns for the rows that one statement adds: ``now()`` is the present time."""
+        return self.entry.schema.at(self.unit.context.store.clock.current_us)
 
     def take_columns(self, data: Any, new_columns: NewColumns) -> Any:
         """Rows without the columns that the table lacks, or with them, once they are added to it (``Table.append``)."""
@@ -195,18 +200,17 @@ class TableChange:
         if leave_out_erased is not None:
             arguments.flag("leave_out_erased", leave_out_erased)
         unit, entry, request, base_ts = self.unit, self.entry, self.request, self.unit.base.commit_ts
-        if cast:
-            data = cast_rows(entry, data)
+        schema = self.row_schema
         digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
         if not unit.has_applied(request):
             unit.begin_upload()
-            rows = rows_of(entry, data, digest, unit.erased_filter(entry, leave_out_erased))
+            rows = rows_of(schema, data, digest, unit.erased_filter(entry, leave_out_erased), cast=cast)
             if (statement := make(rows)) is not None:
                 if must_leave_out_erased(entry, leave_out_erased):
                     unit.add(ExpectErasures(self.name, entry.uuid, base_ts, None, request))
                 unit.add(statement)
         elif digest:
-            for _ in rows_of(entry, data, digest):
+            for _ in rows_of(schema, data, digest, cast=cast):
                 pass
         if request is not None and digest:
             unit.add_digest(request, content_digest(operation, self.name, content(), digest.hexdigest()))
@@ -376,7 +380,7 @@ class _InsertCheck:
             raise self._error(count, first, in_rows=True)
 
     def __call__(self, draft: Draft, uploads: PendingUploads, newer_than: int) -> None:
-        """Checks the table's keys: see ``dolmen.commit.statements.row_changes.KeysCheck``."""
+        """Checks the table's keys: see ``dolmen.commit.statements.row_changes.RowsCheck``."""
         entry = draft.table(self._name, self._uuid)
         if encoding_of(entry).kinds != self._keys.encoding.kinds:
             raise ConflictError(
@@ -420,19 +424,21 @@ def divide_columns(name: str, entry: TableEntry, data: Any, new_columns: NewColu
 
 
 def rows_of(
-    entry: TableEntry, data: Any, digest: RowDigest | None = None, erased: ErasedRowsFilter | None = None
+    schema: Schema,
+    data: Any,
+    digest: RowDigest | None = None,
+    erased: ErasedRowsFilter | None = None,
+    *,
+    cast: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Fits rows to a table, batch by batch; passes them through ``digest``, and then through ``erased``."""
-    source = as_batches(data, entry.schema.arrow)
-    batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
+    """Fits rows to columns, batch by batch; passes them through ``digest``, and then through ``erased``.
+
+    ``cast``: with a loss where necessary (see ``lossy_cast``).
+    """
+    source = as_batches(data, schema.arrow)
+    batches = conform(source, schema, lossy_cast if cast else frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
     return erased.filter(batches) if erased else batches
-
-
-def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
-    """Fits rows to a table, with a loss where necessary (see ``lossy_cast``)."""
-    schema = entry.schema.arrow
-    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy_cast))
 
 
 def choose_rows(

@@ -18,7 +18,7 @@ from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_properties
-from dolmen.format.schema import Schema, is_nested, own_names, stored_type
+from dolmen.format.schema import Default, DefaultFunction, Schema, is_nested, own_names, stored_type
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate.ast import Predicate
@@ -28,8 +28,15 @@ from dolmen.rows.scan.plan import View
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
+from dolmen.transactions.constraints import add_check, add_primary_key, set_not_null
 from dolmen.transactions.erase import erase_rows
-from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.transactions.merge.clauses import (
+    Clauses,
+    Expression,
+    WhenMatched,
+    WhenNotMatched,
+    WhenNotMatchedBySource,
+)
 from dolmen.transactions.merge.merge import NewValues, changed_rows, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.reading import ReadableTable
@@ -449,6 +456,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 except ``set_default``, ``reorder``, ``comment`` and ``set_sort_key``.
             type: see ``Database.create_table``.
             default: a value of the type, also for rows to come that are written without the column; None is NULL.
+                ``dolmen.Expression("now()")`` is the time at which a statement adds its rows, and that of this commit
+                in existing rows; ``Expression("uuid()")`` a random UUID in each new row, and NULL in existing ones.
             nullable: whether rows may have NULL in it; without it, ``default`` is needed.
             comment: what the column is, for people.
 
@@ -464,7 +473,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         name, comment = arguments.text("name", name), arguments.text("comment", comment)
         arguments.flag("nullable", nullable)
-        change = evolution.AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
+        change = evolution.AddColumn(name, _arrow_type(type), nullable, _new_default(name, type, default), comment)
         return self._alter(change, request, Note.of(message, metadata))
 
     def drop_column(
@@ -529,6 +538,110 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, Note.of(message, metadata))
 
+    def set_not_null(
+        self, column: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> CommitT:
+        """Forbids NULL in a column from now on. Does nothing if it does so already.
+
+        Where statistics do not prove that no row has NULL there, rows are read. Concurrent writes that may add NULL are
+        compared, or repeated.
+
+        Raises:
+            SchemaError: there is no such column, or rows have NULL in it; the error says how many.
+
+        Examples:
+            >>> commit = people.set_not_null("age")
+            >>> people.schema.field("age").nullable
+            False
+        """
+        column = arguments.text("column", column)
+        return self._apply(
+            "alter", lambda change: set_not_null(change, column), Note.of(message, metadata), request, reads_rows=True
+        )
+
+    def add_primary_key(
+        self,
+        columns: str | Sequence[str],
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> CommitT:
+        """Gives a table without a primary key one. Reads its columns, in bounded memory; none may be NULL any more.
+
+        Args:
+            columns: one column, or several.
+
+        Raises:
+            SchemaError: keys are NULL or have several rows: the error says how many, and how to see them; or a column
+                can't be part of a key; or there is a primary key.
+            ConflictError: others changed rows while it was read, a hundred times in a row.
+
+        Examples:
+            >>> logins = db.create_table("logins", [{"user": 1, "day": 3}, {"user": 1, "day": 4}])
+            >>> commit = logins.add_primary_key(["user", "day"])
+            >>> logins.primary_key
+            ('user', 'day')
+        """
+        names = arguments.names("columns", columns)
+        return self._apply(
+            "alter", lambda change: add_primary_key(change, names), Note.of(message, metadata), request, reads_rows=True
+        )
+
+    def add_check(
+        self,
+        name: str,
+        predicate: Where,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> CommitT:
+        """Adds a check: a predicate that is FALSE for no row. Every write compares its rows; NULL passes.
+
+        Where statistics do not prove it for existing rows, these are read. Concurrent writes are compared, or repeated.
+
+        Args:
+            name: a name of this table's checks, whatever its case.
+            predicate: as for ``scan``, but it can't depend on the time.
+
+        Raises:
+            SchemaError: it is FALSE for existing rows: the error says for how many, and how to see them; or there is a
+                check of this name.
+            PredicateError: the predicate can't be read, or does not fit the table.
+            LimitError: the table has 100 checks, or the predicate is too long.
+
+        Examples:
+            >>> commit = people.add_check("adult", "age >= 18")
+            >>> people.append([{"id": 4, "name": "Tim", "age": 3}])
+            Traceback (most recent call last):
+            dolmen.errors.RowError: row 1: the check 'adult' is FALSE: age >= 18, and age is 3
+        """
+        name = arguments.text("name", name)
+        return self._apply(
+            "alter",
+            lambda change: add_check(change, name, predicate),
+            Note.of(message, metadata),
+            request,
+            reads_rows=True,
+        )
+
+    def drop_check(
+        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> CommitT:
+        """Drops a check.
+
+        Raises:
+            SchemaError: there is no such check.
+
+        Examples:
+            >>> commit = people.add_check("adult", "age >= 18")
+            >>> commit = people.drop_check("adult")
+            >>> people.checks
+            {}
+        """
+        return self._alter(evolution.DropCheck(arguments.text("name", name)), request, Note.of(message, metadata))
+
     def widen_column(
         self,
         name: str,
@@ -569,7 +682,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
         Args:
-            default: a value of the column's type; None is NULL.
+            default: a value of the column's type; None is NULL; or a function, as for ``add_column``.
 
         Raises:
             SchemaError: there is no such column.
@@ -584,7 +697,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         def change(schema: Schema) -> evolution.SetDefault:
             column = schema.field(arguments.text("name", name))
-            return evolution.SetDefault(name, default_json(name, column.arrow_type, default))
+            return evolution.SetDefault(name, _new_default(name, column.arrow_type, default))
 
         return self._alter(change, request, Note.of(message, metadata))
 
@@ -842,6 +955,20 @@ def refuse_note(note: Note) -> None:
             raise InputError(f"{name}= belongs to the whole transaction: give it to db.transaction({name}=...)")
 
 
+def _new_default(name: str, arrow_type: pa.DataType, value: Any) -> Default:
+    """A default as callers give it: ``default_json``, or a function. Raises InputError if it does not fit."""
+    if not isinstance(value, Expression):
+        return default_json(name, arrow_type, value)
+    function = DefaultFunction("".join(arguments.text("default", value.sql).split()).lower().removesuffix("()"))
+    if function.name not in ("now", "uuid"):
+        raise InputError(f"default {value.sql!r} of column {name!r}: a default is a value, now() or uuid()")
+    stored = stored_type(arrow_type)
+    if not function.fits(stored):
+        kinds = "TIMESTAMPTZ, TIMESTAMP and DATE" if function.name == "now" else "VARCHAR, or binaries of 16 bytes"
+        raise InputError(f"default {function} of column {name!r}: it is for {kinds}, not {short_type(stored)}")
+    return function
+
+
 def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
     """A default as callers give it, in JSON form. Raises InputError if it does not fit the column."""
     if value is None:
@@ -856,7 +983,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         return to_json_value(plain)
     except (SchemaError, RowError, InputError) as error:
         may_be_sql = hasattr(value, "sql") or (isinstance(value, str) and domain_of(stored) is not Domain.TEXT)
-        hint = "; a default is a value, and no expression" if may_be_sql else ""
+        hint = '; a default is a value, Expression("now()") or Expression("uuid()")' if may_be_sql else ""
         raise InputError(f"default {short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 

@@ -20,11 +20,10 @@ from dolmen.commit.change import (
     NamesDependency,
     Note,
     RowsDependency,
-    Statement,
     find_applied,
     needs_preparing,
 )
-from dolmen.commit.draft import Draft
+from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import STAMP_SECONDS, Context
 from dolmen.commit.loop import Committed
 from dolmen.commit.loop import commit as commit_change

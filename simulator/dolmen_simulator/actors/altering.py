@@ -1,4 +1,4 @@
-"""An actor that changes the columns of tables while others read and write them."""
+"""Actors that change the columns and the checks of tables while others read and write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import TABLES, Actor, arrow
 from dolmen_simulator.judge import model
-from dolmen_simulator.judge.altering import AddStep, AlterEffect, ChangeStep, DropStep, OrderStep, Step
+from dolmen_simulator.judge.altering import (
+    CHECK,
+    CONDITION,
+    LEAST_BAD,
+    AddStep,
+    AlterEffect,
+    ChangeStep,
+    CheckEffect,
+    DropStep,
+    OrderStep,
+    Step,
+    has_bad,
+)
 from dolmen_simulator.judge.columns import ModelColumn, added_columns
 from dolmen_simulator.judge.model import OperationRun
 from dolmen_simulator.world.process import Process
@@ -89,3 +101,48 @@ class Alterer(Actor):
 
     def _value(self) -> int | None:
         return None if self.random.random() < 0.3 else self.random.randrange(100)
+
+
+class Checker(Actor):
+    """Adds a check to tables and drops it, and appends and deletes rows that it forbids."""
+
+    def turn(self, process: Process) -> None:
+        """Makes one call."""
+        name = self.target(process)
+        if name is None:
+            return
+        table, chance = process.ledger.states[-1].get(name), self.random.random()
+        is_checked = table is not None and table.is_checked
+        if chance < 0.35:
+            self._append(process, name)
+        elif chance < 0.6 and table is not None and has_bad(table.rows):
+            gone = model.DeleteEffect(name, lambda row: row.k >= LEAST_BAD)
+            process.write("delete bad rows", [gone], lambda: process.db.table(name).delete(f"k >= {LEAST_BAD}"))
+        elif chance < 0.9 or not is_checked:
+            self._change(process, name, adds=not is_checked)
+
+    def _append(self, process: Process, name: str) -> None:
+        bad = model.Row(LEAST_BAD + self.random.randrange(3), self.random.randrange(100), self.world.unique())
+        rows = (bad,) if self.random.random() < 0.5 else (*self.rows(2), bad)
+        effect = model.AppendEffect(name, rows)
+        if self.random.random() < 0.5:
+            process.write("append a bad row", [effect], lambda: process.db.table(name).append(arrow(rows)))
+            return
+
+        def append(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(effect)
+            transaction.table(name).append(arrow(rows))
+
+        process.run_transaction("append a bad row", append)
+
+    def _change(self, process: Process, name: str, *, adds: bool) -> None:
+        def change(transaction: Transaction, run: OperationRun) -> None:
+            run.effects.append(CheckEffect(name, adds))
+            table = transaction.table(name)
+            if adds:
+                table.add_check(CHECK, CONDITION)
+            else:
+                table.drop_check(CHECK)
+
+        process.network.counts["changes of checks"] += 1
+        process.run_transaction(f"{'add' if adds else 'drop'} check of {name}", change)

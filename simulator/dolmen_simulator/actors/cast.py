@@ -7,7 +7,7 @@ from typing import Any
 
 from dolmen_simulator.actors import upkeep
 from dolmen_simulator.actors import writers as actors
-from dolmen_simulator.actors.altering import Alterer
+from dolmen_simulator.actors.altering import Alterer, Checker
 from dolmen_simulator.actors.asking import Asker
 from dolmen_simulator.actors.copying import Copyist
 from dolmen_simulator.actors.dawdling import Dawdler
@@ -35,6 +35,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (Renamer, 2),
     (Traveller, 2),
     (Alterer, 2),
+    (Checker, 2),
     (Eraser, 2),
     (Juggler, 1),
     (TableRewriter, 1),

@@ -157,7 +157,7 @@ class TableRewriter(Actor):
             if own.uuid != entry.uuid:
                 raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
             unit.begin_upload()
-            files = TableChange(unit, name).write_rows(rows_of(entry, arrow(rows)))
+            files = TableChange(unit, name).write_rows(rows_of(entry.schema, arrow(rows)))
             unit.add(Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, files, schema=entry.schema))
             return transaction.commit()
 

@@ -204,7 +204,7 @@ class Loader(Actor):
             entry = unit.entry(name)
             unit.begin_upload()
             intent = unit.intent()
-            data = pa.Table.from_batches(row_statements.rows_of(entry, data))
+            data = pa.Table.from_batches(row_statements.rows_of(entry.schema, data))
             stream = pa.RecordBatchReader.from_batches(data.schema, batches())
             files = write_data_files(
                 context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat

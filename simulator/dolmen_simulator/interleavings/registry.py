@@ -5,6 +5,7 @@ from __future__ import annotations
 from dolmen_simulator.interleavings.changes import CHANGES
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.columns import COLUMNS
+from dolmen_simulator.interleavings.constraints import CONSTRAINTS
 from dolmen_simulator.interleavings.doubt import DOUBT
 from dolmen_simulator.interleavings.erasures import ERASURES
 from dolmen_simulator.interleavings.feeds import FEEDS
@@ -27,6 +28,7 @@ PAIRS: dict[str, Pair] = {
         *SEGMENTS,
         *CHANGES,
         *COLUMNS,
+        *CONSTRAINTS,
         *PAST,
         *FEEDS,
         *ERASURES,

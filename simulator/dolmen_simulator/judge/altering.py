@@ -1,12 +1,13 @@
-"""The effect of a statement that changes columns."""
+"""The effects of statements that change columns and checks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dolmen_simulator.judge.columns import ModelColumn, fill
-from dolmen_simulator.judge.model import Row, State, rows_of
+from dolmen_simulator.judge.model import AppendEffect, Effect, Row, State, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -109,3 +110,53 @@ class AlterEffect:
             shape = old.shape if self.shape is None else self.shape
             widened = old.widened if self.shape is None else frozenset[str]()
             each[self.table] = old._replace(columns=columns, added=added, shape=shape, widened=widened)
+
+
+CHECK, CONDITION, LEAST_BAD = "small keys", "k < 100", 100
+"""The name of the check that tables may have, its condition, and the least key that it forbids."""
+
+
+@dataclass(frozen=True)
+class CheckEffect:
+    """Adds the check of keys to a table, or drops it."""
+
+    table: str
+    is_added: bool
+    request: str | None = None
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        if rows_of(state, self.table).is_checked == self.is_added:
+            raise ViolationError(Never.LOST, f"version {version} adds a check that is there, or drops one that is not")
+        for each in (state, seen):
+            if each is state or self.table in each:
+                each[self.table] = rows_of(each, self.table)._replace(is_checked=self.is_added)
+
+
+def may_be_refused(effects: Iterable[Effect], states: Iterable[State], *, for_rows: bool) -> bool:
+    """Whether a constraint of one of these versions explains why a call was refused.
+
+    Args:
+        effects: those of the call.
+        states: the versions on which it may have been tried.
+        for_rows: whether its own rows were refused; otherwise a statement about a check was.
+    """
+    effects, states = list(effects), list(states)
+    tables = {effect.table: [state[effect.table] for state in states if effect.table in state] for effect in effects}
+    if not for_rows:
+        return any(
+            isinstance(effect, CheckEffect)
+            and any(table.is_checked == effect.is_added or has_bad(table.rows) for table in tables[effect.table])
+            for effect in effects
+        )
+    return any(
+        isinstance(effect, AppendEffect)
+        and has_bad(effect.rows)
+        and any(table.is_checked for table in tables[effect.table])
+        for effect in effects
+    )
+
+
+def has_bad(rows: Iterable[Row]) -> bool:
+    """Whether the check forbids one of these rows."""
+    return any(row.k >= LEAST_BAD for row in rows)

@@ -8,6 +8,8 @@ from dolmen.errors import (
     AppliedIdError,
     ConflictError,
     DuplicateKeyError,
+    RowError,
+    SchemaError,
     StaleWriterError,
     StoreUnavailableError,
     TableExistsError,
@@ -16,6 +18,7 @@ from dolmen.errors import (
     TagNotFoundError,
     VersionExpiredError,
 )
+from dolmen_simulator.judge.altering import may_be_refused
 from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
 from dolmen_simulator.judge.ingesting import IngestEffect
@@ -61,6 +64,9 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
             # One statement is tried on the newest version; a transaction sees its base, which its process knew.
             tried = known if run and len(run.effects) > 1 else during
             return is_duplicate(error, run.effects if run else (), [chronicle.states[version] for version in tried])
+        case RowError() | SchemaError():
+            states = [chronicle.states[version] for version in known]
+            return may_be_refused(run.effects if run else (), states, for_rows=isinstance(error, RowError))
         case ConflictError():
             overtaken = (operation.reads or operation.upkeep) and chronicle.version > min(
                 operation.began, operation.known
@@ -96,10 +102,11 @@ def _names_moved(chronicle: Chronicle, versions: Iterable[int], names: Collectio
 
 
 def _columns_changed(chronicle: Chronicle, versions: Iterable[int], names: Collection[str]) -> bool:
-    """Whether the columns of one of the tables changed, or their types."""
+    """Whether the columns of one of the tables changed, or their types, or its check."""
     states = [chronicle.states[version] for version in versions]
     return any(
-        len({(state[name].columns, state[name].shape) for state in states if name in state}) > 1 for name in names
+        len({(state[name].columns, state[name].shape, state[name].is_checked) for state in states if name in state}) > 1
+        for name in names
     )
 
 

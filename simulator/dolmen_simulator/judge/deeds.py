@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from dolmen.format.layout import memory_name
-from dolmen_simulator.judge.altering import AlterEffect
+from dolmen_simulator.judge.altering import CHECK, AlterEffect, CheckEffect
 from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, UpsertOnEffect
 from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect
 from dolmen_simulator.judge.following import tables_of
@@ -54,6 +54,7 @@ _ROWS = {"append", "insert", "upsert", "delete", "overwrite", "restore", "erase"
 
 _TOLD = (
     AlterEffect,
+    CheckEffect,
     CreateEffect,
     DropEffect,
     RenameEffect,
@@ -143,7 +144,7 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
     match effect:
         case RenameEffect():
             words = ["rename"]
-        case AlterEffect():
+        case AlterEffect() | CheckEffect():
             words = ["alter"]
         case CreateEffect():
             words = ["create"]
@@ -192,6 +193,7 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
     if did.what == "alter":
         own = [effect for effect in effects if effect.table == did.table]
         altered = {name for effect in own if isinstance(effect, AlterEffect) for name in effect.names}
+        altered |= {CHECK for effect in own if isinstance(effect, CheckEffect)}
         return altered | {each.extra.name for each in own if isinstance(each, IngestEffect) and each.extra}
     if did.what == "set":
         names = (

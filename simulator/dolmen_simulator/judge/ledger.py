@@ -13,6 +13,7 @@ from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.judge.account import check_size, count_merges, count_upkeep
 from dolmen_simulator.judge.answers import has_reason
 from dolmen_simulator.judge.chronicle import Chronicle, LandedVersion
+from dolmen_simulator.judge.content import compile_predicate
 from dolmen_simulator.judge.deeds import check_deeds, check_own_deeds, requests_of
 from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect, LandedErasure
 from dolmen_simulator.judge.following import find_strayed_effect, tables_of
@@ -27,6 +28,7 @@ from dolmen_simulator.judge.model import (
     OverwriteEffect,
     Row,
     SettingsEffect,
+    TableRows,
     fold,
     user_tables,
 )
@@ -36,7 +38,7 @@ from dolmen_simulator.judge.promises import check_promises
 from dolmen_simulator.judge.publications import PINS
 from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
-from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredVersion
+from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredTable, StoredVersion
 
 DATED_EARLY_US = 22 * 1_000_000
 """How much a commit may be dated early: clocks of the server's answers differ by 20 s, and show whole seconds."""
@@ -264,12 +266,23 @@ class CommitLedger(Chronicle):
             if not {row.u for row in was.get(expected.identity, ())} <= {row.u for row in rows}:
                 changed.add(name)
             check_rows(self, rows, version, name, what)
+            self._check_checks(table, rows, expected, f"{name!r} of version {version}")
             self.check_timestamps(name, {row.u: one.ts for row, one in zip(rows, stored, strict=True)})
             check_remembered((row.values[:2] for row in remembered), expected, what)
             self.counts["tables decoded"] += 1
         for name in sorted(self.states[version - 1].keys() - state.keys()):
             self.recording.record_rows(name, ())
         return changed
+
+    def _check_checks(self, table: StoredTable, rows: Sequence[Row], expected: TableRows, what: str) -> None:
+        """Checks that a table has the checks that it should, and that no row breaks one of them."""
+        if bool(table.checks) != expected.is_checked:
+            raise ViolationError(Never.UNCHECKED, f"{what} has {len(table.checks)} checks, not {expected.is_checked}")
+        for predicate in table.checks:
+            self.counts["tables compared with a check"] += 1
+            truth = compile_predicate(predicate)
+            if broken := [row for row in rows if truth(dict(enumerate(row, 1))) is False]:
+                raise ViolationError(Never.UNCHECKED, f"{what} has rows that its check forbids: {broken}")
 
     def _overwritten(self, run: OperationRun, version: int) -> set[str]:
         """The names, after a run, of existing tables that it overwrites."""

@@ -60,6 +60,7 @@ class TableRows(NamedTuple):
         added: what its rows may have in columns that were added.
         origins: the tables that it was cloned from, directly or not.
         widened: columns that have a wider type than its shape says, as rows were erased by that.
+        is_checked: whether it has the check of keys (``altering.CheckEffect``).
     """
 
     epoch: int
@@ -73,6 +74,7 @@ class TableRows(NamedTuple):
     added: Possible = NOTHING_ADDED
     origins: tuple[Identity, ...] = ()
     widened: frozenset[str] = frozenset()
+    is_checked: bool = False
 
     @property
     def identity(self) -> Identity:

@@ -210,9 +210,19 @@ class _Overlay(msgspec.Struct):
     vector: StoredVector | None = None
 
 
+class _Check(msgspec.Struct):
+    name: str
+    predicate: dict[str, Any]
+
+
+class _Schema(msgspec.Struct):
+    checks: tuple[_Check, ...] = ()
+
+
 class _Table(msgspec.Struct):
     uuid: str
     epoch: int
+    schema: _Schema = msgspec.field(default_factory=_Schema)
     properties: dict[str, Any] = {}
     files: tuple[StoredFile, ...] = ()
     tombstones: tuple[StoredTombstone, ...] = ()
@@ -274,6 +284,7 @@ class StoredTable(NamedTuple):
         files: live files, with their effective pairs.
         tombstones: unresolved tombstones, by time.
         last_delete_ts, unseen_delete_ts: time of the last delete, and of the last one without a tombstone.
+        checks: the predicates of its checks.
     """
 
     uuid: str
@@ -285,6 +296,7 @@ class StoredTable(NamedTuple):
     tombstones: tuple[StoredTombstone, ...]
     last_delete_ts: int
     unseen_delete_ts: int
+    checks: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -426,6 +438,7 @@ class BucketReader:
             by_time,
             entry.last_delete_ts,
             entry.unseen_delete_ts,
+            tuple(check.predicate for check in entry.schema.checks),
         )
 
     def _objects_under(self, part: StoredSegment) -> set[str]:

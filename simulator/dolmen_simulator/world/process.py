@@ -16,6 +16,8 @@ from dolmen.errors import (
     DuplicateKeyError,
     Error,
     RetryableError,
+    RowError,
+    SchemaError,
     TableExistsError,
     TableNotFoundError,
     TagExistsError,
@@ -54,6 +56,8 @@ EXPECTED = (
     TagExistsError,
     AppliedIdError,
     DuplicateKeyError,
+    RowError,
+    SchemaError,
     VersionExpiredError,
 )
 

@@ -2,5 +2,5 @@
 
 A statement checks what it requires of its base, and raises ``ConflictError`` if the base contradicts it.
 It imports what ``dolmen.commit`` may import.
-Begin with ``dolmen.commit.statements.row_changes``; ``dolmen.commit.change.Statement`` is their protocol.
+Begin with ``dolmen.commit.statements.row_changes``; ``dolmen.commit.draft.Statement`` is their protocol.
 """

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dolmen.commit.change import ColumnsChangedError
-from dolmen.commit.draft import DatabaseStatement, Draft
+from dolmen.commit.draft import ColumnsChangedError, DatabaseStatement, Draft
 from dolmen.commit.statements.background import without_index
 from dolmen.commit.statements.erasures import delete_remembered
 from dolmen.commit.statements.row_changes import count_files
@@ -161,6 +160,7 @@ class AlterTable:
             changed = change.apply(entry, ts)
             schema = record_names(entry.schema, changed.schema, ts)
             entry = msgspec.structs.replace(changed, schema=schema)
+            draft.require(getattr(change, "needs", ()))
         draft.require(needed_features(entry.schema))
         draft.tables[self.name] = entry
         draft.data_change = True

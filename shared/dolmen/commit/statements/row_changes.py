@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 from pyroaring import BitMap
 
-from dolmen.commit.draft import Draft
+from dolmen.commit.draft import ColumnsChangedError, Draft, Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles, check_days, may_round_differently
+from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import changed_forms, widen_files
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, bounds, column_stats
@@ -20,6 +21,8 @@ from dolmen.format.layout import memory_name, uuid_of
 from dolmen.format.manifest import Counts, Mark, Segment, Sequences, TableEffect, TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json, from_json, to_json
+from dolmen.predicate.ast import Not
+from dolmen.predicate.bind import condition_of
 
 
 @dataclass(frozen=True)
@@ -227,42 +230,43 @@ class Overwrite:
                 )
 
 
-KeysCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
-"""Reads a draft's table. Raises DuplicateKeyError if a visible row after a commit timestamp has one of the keys."""
+RowsCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
+"""Reads a draft's table. Raises InputError if a visible row after a commit timestamp forbids the statement."""
 
 
 @dataclass(frozen=True)
-class InsertRows:
-    """Adds rows, provided that no visible row of the version that it lands on has one of their keys.
+class CheckedStatement:
+    """A statement that is valid only if no visible row of the version that it lands on forbids it.
 
     Each attempt to commit it reads only what was committed since the last one: a row that was not visible then, and is
     now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
 
     Args:
-        checked: the table's epoch and ``commit_ts`` in the version that the keys were last compared with; None before
-            the first time. Each attempt also compares them with earlier statements of its own version.
+        checked: the table's epoch and ``commit_ts`` in the version whose rows were last read; None before the first
+            time. Each attempt also reads the rows of earlier statements of its own version.
         checked_on: the key of that version.
     """
 
-    write: Write
-    check: KeysCheck
+    statement: Statement
+    check: RowsCheck
     checked: tuple[int, int] | None = None
     checked_on: str = ""
 
     @property
     def name(self) -> str:
-        return self.write.name
+        assert self.statement.name is not None, "a statement about a table"
+        return self.statement.name
 
     @property
     def uuid(self) -> str:
-        return self.write.uuid
+        return self.statement.uuid
 
     @property
     def request(self) -> str | None:
-        return self.write.request
+        return self.statement.request
 
-    def prepare(self, draft: Draft, uploads: PendingUploads) -> InsertRows:
-        """Compares the keys with the keys of rows that are new in this draft. Raises DuplicateKeyError."""
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Self:
+        """Reads the rows that are new in this draft. Raises InputError."""
         committed = draft.committed
         unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)
         if self.checked_on == committed.key and unchanged:
@@ -273,8 +277,17 @@ class InsertRows:
         return replace(self, checked=(epoch, committed.commit_ts), checked_on=committed.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        assert self.checked_on == draft.committed.key, "keys were compared with those of another version"
-        self.write.apply(draft, ts)
+        assert self.checked_on == draft.committed.key, "the rows of another version were read"
+        self.statement.apply(draft, ts)
+
+    def effect(self, draft: Draft) -> TableEffect | None:
+        effect: TableEffect | None = self.statement.effect(draft)  # type: ignore[attr-defined]  # each of them has it
+        return effect
+
+
+@dataclass(frozen=True)
+class InsertRows(CheckedStatement):
+    """Adds rows, provided that no visible row has one of their keys. The check raises DuplicateKeyError."""
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name, "insert")
@@ -285,19 +298,42 @@ def with_older_columns(
 ) -> tuple[TableEntry, tuple[DataFile, ...]]:
     """The table's entry and the files' entries when files that were written under other columns are added at ``ts``.
 
-    Without ``schema`` the files have all present columns. Raises ConflictError if their content does not fit these.
+    Without ``schema`` the files have all present columns. Raises ColumnsChangedError if their content does not fit
+    these, or may not meet constraints that were added since.
     """
     now = entry.schema
-    if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
+    if schema is None or schema is now:
+        return entry, files
+    if (schema.fields, schema.next_id) == (now.fields, now.next_id):
+        _check_new_constraints(name, files, schema, now)
         return entry, files
     try:
         check_written_under(schema, entry, draft.base.commit_ts)
         for id_ in changed_forms(schema, now):
             check_days(files, schema.by_id[id_])
     except SchemaError as error:
-        raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
+        raise ColumnsChangedError(f"table {name!r}: {error}; write the rows again") from None
     changed = msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
-    return changed, widen_files(files, schema, now)
+    files = widen_files(files, schema, now)
+    _check_new_constraints(name, files, schema, now)
+    return changed, files
+
+
+def _check_new_constraints(name: str, files: Iterable[DataFile], before: Schema, now: Schema) -> None:
+    """Raises ColumnsChangedError unless statistics prove that files meet the constraints that came after ``before``."""
+    for column in now.fields:
+        may_be_null = not column.nullable and before.by_id.get(column.id, column).nullable
+        if may_be_null and any(column_bounds(file, column).nulls != 0 for file in files):
+            raise _constraint_error(name, f"column {column.name!r} does not allow NULL any more")
+    for check in now.checks:
+        if check not in before.checks:
+            violation = Not(condition_of(check, now))
+            if any(may_hold_matches(file, violation, now) for file in files):
+                raise _constraint_error(name, f"the check {check.name!r} was added")
+
+
+def _constraint_error(name: str, what: str) -> ColumnsChangedError:
+    return ColumnsChangedError(f"table {name!r}: {what} meanwhile, and some rows may not meet it: write the rows again")
 
 
 def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:

@@ -48,6 +48,7 @@ from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.source_file import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
+from dolmen.rows.write.conform import row_checks
 from dolmen.transactions.transaction import Transaction, unit_of
 
 
@@ -111,7 +112,8 @@ def ingest_changes(
     if marked and source.format.kind == "jsonl":
         source = marks.source(source)
     reader = read(source, envelope.schema, on_bad_row=lambda row: bad.add_unread(marks.restore(row)))
-    change_tables = ChangeTables(target.fields, target.keys, target.sequence, envelope, bad)
+    checks = row_checks(unit_of(transaction).entry(table).schema)
+    change_tables = ChangeTables(target.fields, target.keys, target.sequence, envelope, bad, checks=checks)
     tables = change_tables.tables(reader)
     if erased is not None:
         erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))

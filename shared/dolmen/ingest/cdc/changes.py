@@ -21,6 +21,7 @@ from dolmen.format.schema import Field
 from dolmen.format.types import to_mask
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
+from dolmen.rows.write.conform import RowCheck
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 PORTION_ROWS = 500_000
@@ -71,6 +72,7 @@ class ChangeTables:
     envelope: Envelope
     bad: BadChanges
     ddl: list[int] = field(default_factory=list)
+    checks: tuple[RowCheck, ...] = ()
 
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
         """A table of changes for each batch that has any."""
@@ -115,6 +117,13 @@ class ChangeTables:
                 nulls = pc.and_(upserts, pc.is_null(batch.images[column.id]))
                 nulls = nulls if unavailable is None else pc.and_not(nulls, unavailable)
                 problems.append((nulls, "NULL in a column that is not nullable", column.name))
+        images = {**batch.images, self.sequence.id: batch.sequences}
+        for check in self.checks:
+            refused = pc.and_(upserts, pa.array(check.refused(images, len(upserts))))
+            for id_ in check.columns.keys() & batch.unavailable.keys():
+                refused = pc.and_not(refused, batch.unavailable[id_])  # compared when the value is known
+            if pc.any(refused).as_py():
+                problems.append((refused, f"the check {check.name!r} is FALSE: {check.text}", None))
         is_change = pc.not_equal(batch.kinds, SKIP)
         bad = pa.array(np.zeros(len(is_change), bool))
         for mask, _, _ in problems:

@@ -324,7 +324,8 @@ class _DelimitedConverter:
     def __init__(
         self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions, on_bad_row: OnBadRow | None
     ) -> None:
-        self._file, self._schema, self._on_bad_row, self._defaults = file, schema, on_bad_row, options.defaults
+        self._file, self._schema, self._on_bad_row = file, schema, on_bad_row
+        self._defaults, self._checks = options.defaults, options.checks
         notation = CellNotation.of(options.dialect)
         self._find_cast = partial(_cell_cast, notation=notation, ignore_extra=options.ignore_extra)
         native = {field.name: _native_type(field.type, notation) for field in schema}
@@ -346,7 +347,7 @@ class _DelimitedConverter:
         """The types that pyarrow parses the columns as, and the conversions that follow."""
         types = {column: native.get(column, pa.string()) for column in self._file.columns}
         own = pa.schema(types | dict.fromkeys(marks, pa.int8()))
-        return types, plan_conform(own, self._schema, self._find_cast, self._defaults)
+        return types, plan_conform(own, self._schema, self._find_cast, self._defaults, checks=self._checks)
 
     def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
         """The plan for a block: columns whose values pyarrow may misread are parsed as text."""

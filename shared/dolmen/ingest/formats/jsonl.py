@@ -72,14 +72,14 @@ class _JsonConverter:
     """Converts blocks of a file to batches of a schema; without ``on_bad_row``, the first bad row is an error."""
 
     def __init__(self, schema: pa.Schema, name: str, options: ReadOptions, on_bad_row: OnBadRow | None) -> None:
-        self._schema, self._name, self._on_bad_row = schema, name, on_bad_row
+        self._schema, self._name, self._on_bad_row, self._checks = schema, name, on_bad_row, options.checks
         times, self._ignore_extra = TimeFormat.of(options.dialect.timestamp_formats), options.ignore_extra
         self._selection = JsonSelection.of(schema, times, self._ignore_extra)
         self._has_closed = self._ignore_extra and any(map(_has_closed, schema))
         self._native = {field.name: parser_type(field.type, times) for field in schema}
         self._find_cast = partial(json_cast, times=times, ignore_extra=self._ignore_extra)
         text = pa.schema([(field.name, pa.string()) for field in schema])
-        self._text_plan = plan_conform(text, schema, self._find_cast)
+        self._text_plan = plan_conform(text, schema, self._find_cast, checks=self._checks)
         self._others = OtherSpellings(pa.struct(list(schema)))
         self._set_types(self._native)
 
@@ -90,7 +90,7 @@ class _JsonConverter:
     def _set_spelling(self, schema: pa.Schema) -> None:
         """Asks the parser for keys in this spelling."""
         self._parser_schema = schema
-        self._plan: CastPlan = plan_conform(schema, self._schema, self._find_cast)
+        self._plan: CastPlan = plan_conform(schema, self._schema, self._find_cast, checks=self._checks)
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""

@@ -368,7 +368,9 @@ class _SheetConverter:
             name: partial(self._find_cast, number) for number, name in sheet.names.items()
         }
         try:
-            self._plan = plan_conform(positions, schema, defaults=options.defaults, find_casts=find_casts)
+            self._plan = plan_conform(
+                positions, schema, defaults=options.defaults, find_casts=find_casts, checks=options.checks
+            )
         except SchemaError as error:
             raise SchemaError(f"file {sheet.file!r}, sheet {sheet.name!r}: {error}", column=error.column) from None
 
@@ -405,7 +407,7 @@ class _SheetConverter:
             index = (error.row or row) - row
             number = next((number for number, name in self._sheet.names.items() if name == error.column), None)
             if number is None:
-                raise
+                raise RowError(error.reason, file=self._sheet.file, row=error.row, column=error.column) from None
             raise self._sheet.row_error(error.reason, block, row, index, number) from None
 
     def _row_text(self, block: CellBlock) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect
@@ -28,10 +29,10 @@ from dolmen.format.ingest_properties import (
 )
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of
-from dolmen.format.schema import Schema
-from dolmen.format.types import Json
+from dolmen.format.schema import Default, Schema
 from dolmen.ingest.formats.text_stream import TextStream
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
+from dolmen.rows.write.conform import RowCheck, row_checks
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
@@ -60,6 +61,7 @@ class ReadOptions:
         max_columns: the most columns of a file, with the fields in columns.
         defaults: JSON values for columns that a file lacks, by name; NULL by default. In JSON lines each row may lack
             other keys, so a missing key is NULL there.
+        checks: the table's checks, with which rows are compared.
         placeholders: texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema
             has one, the column is NULL and its mark is not.
         folders: names of columns whose values are in the names of the file's folders.
@@ -71,18 +73,21 @@ class ReadOptions:
     max_bytes: int = MAX_BYTES
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
     max_columns: int = MAX_COLUMNS
-    defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    defaults: Mapping[str, Default] = field(default_factory=dict, hash=False)
+    checks: tuple[RowCheck, ...] = field(default=(), hash=False)
     placeholders: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
-        """The options by a table's properties, with the defaults of ``schema`` for columns that a file lacks."""
+        """The options by a table's properties, with the defaults of ``schema`` for columns that a file lacks, and its
+        checks."""
         return cls(
             dialect=settings.dialect,
             max_columns=settings.max_columns,
             extra="ignore" if settings.new_columns == "ignore" else "reject",
             defaults={} if schema is None else schema.write_defaults,
+            checks=() if schema is None else row_checks(schema),
             folders=settings.hive,
         )
 
@@ -90,7 +95,8 @@ class ReadOptions:
     def of_table(cls, entry: TableEntry, dialect: Dialect) -> ReadOptions:
         """The options for a file in this dialect whose rows are added to a table, whatever its other settings."""
         most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
-        return cls(dialect, defaults=entry.schema.write_defaults, max_columns=most)
+        schema = entry.schema.at(shared_runtime().clock_us())  # of a command, which reads one file after the other
+        return cls(dialect, defaults=schema.write_defaults, checks=row_checks(schema), max_columns=most)
 
     @property
     def ignore_extra(self) -> bool:
@@ -311,11 +317,16 @@ def good_rows(
             continue
         except RowError as error:
             problem = error
-        assert problem.row is not None
-        index = problem.row - first_row
-        assert start <= index < stop, (start, index, stop)
-        if index > start:
-            good.append(convert(start, index))
+        while True:
+            assert problem.row is not None
+            index = problem.row - first_row
+            assert start <= index < stop, (start, index, stop)
+            try:
+                if index > start:
+                    good.append(convert(start, index))
+                break
+            except RowError as error:  # a problem of another kind, in a row above
+                problem = error
         on_bad_row(BadRow(problem.reason, problem.row, problem.line, problem.column, text(index)))
         start, step = index + 1, _ROWS_AFTER_BAD
     return good

@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +18,8 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import is_nested, number_names, own_names, plain_type, stored_type
-from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
-from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
+from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.views_and_unions import ordinary_type, replace_unusual_types
 from dolmen.ingest.formats.zip_archive import too_many_bytes
 from dolmen.rows.write.casts import Cast, FindCast, checked_cast, lossless_cast
@@ -143,7 +142,7 @@ def conform_file(
         batches = (batch.select(own.names).cast(own) for batch in batches)
     try:
         reader = pa.RecordBatchReader.from_batches(own, batches)
-        checked = conform(reader, schema, find, defaults=source.options.defaults)
+        checked = conform(reader, schema, find, source.options.defaults, checks=source.options.checks)
         if on_bad_row is None:
             yield from checked
             return
@@ -153,7 +152,7 @@ def conform_file(
         raise SchemaError(f"file {name!r}: {error}", column=error.column) from None
     row = 1
     for batch in batches:
-        yield from _good_batches(batch, schema, row, source.options.defaults, find, on_bad_row)
+        yield from _good_batches(batch, schema, row, source.options, find, on_bad_row)
         row += batch.num_rows
 
 
@@ -233,7 +232,7 @@ def _good_batches(
     batch: pa.RecordBatch,
     schema: pa.Schema,
     first_row: int,
-    defaults: Mapping[str, Json],
+    options: ReadOptions,
     find: FindCast,
     on_bad_row: OnBadRow,
 ) -> list[pa.RecordBatch]:
@@ -242,7 +241,7 @@ def _good_batches(
     def conform_part(start: int, stop: int) -> pa.RecordBatch:
         part = pa.RecordBatchReader.from_batches(batch.schema, [batch.slice(start, stop - start)])
         try:
-            return pa.concat_batches(list(conform(part, schema, find, defaults=defaults)))
+            return pa.concat_batches(list(conform(part, schema, find, options.defaults, checks=options.checks)))
         except RowError as error:
             row = first_row + start + (error.row or 1) - 1
             raise RowError(error.reason, row=row, column=error.column) from None
@@ -251,7 +250,8 @@ def _good_batches(
         return json_of(batch.slice(index, 1))
 
     try:
-        return list(conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), schema, find, defaults=defaults))
+        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+        return list(conform(reader, schema, find, options.defaults, checks=options.checks))
     except RowError:
         good = good_rows(batch.num_rows, first_row, conform_part, text, on_bad_row)
         return [pa.concat_batches([pa.RecordBatch.from_pylist([], schema), *good])]

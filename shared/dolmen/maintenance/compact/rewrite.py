@@ -80,11 +80,12 @@ class TableVersion:
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
         """The timestamp that all rows of these files share, or None; and the entry for writing the output.
 
-        If timestamps differ, the entry has a column for each row's own timestamp.
+        If timestamps differ, the entry has a column for each row's own timestamp. It has no checks: the rows meet them.
         """
         timestamps = {file.row_ts for file in inputs}
         row_ts = timestamps.pop() if len(timestamps) == 1 else None
-        return row_ts, self.entry if row_ts is not None else with_commit_ts(self.entry)
+        entry = msgspec.structs.replace(self.entry, schema=msgspec.structs.replace(self.entry.schema, checks=()))
+        return row_ts, entry if row_ts is not None else with_commit_ts(entry)
 
     def complete_entries(self, written: list[DataFile], row_ts: int | None) -> tuple[DataFile, ...]:
         """Completes the entries of new files that hold this version's live rows.

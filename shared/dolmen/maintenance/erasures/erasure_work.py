@@ -19,7 +19,7 @@ import msgspec
 
 from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
-from dolmen.commit.change import Statement
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, UnspillTables, first_to_leave
 from dolmen.entries.segments.erasures_in_force import least_erasure, stale_sections

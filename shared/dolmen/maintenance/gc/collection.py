@@ -18,7 +18,7 @@ from html import escape
 
 from dolmen.base.runtime import FENCE, attempts, cached_property, never
 from dolmen.base.units import count_text
-from dolmen.commit.change import Statement
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import Context, Head
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence

@@ -138,7 +138,9 @@ class DataCheck:
             yield f"_commit_ts is{'' if COMMIT_TS_ID in columns else ' not'} there, and row_ts {opened.file.row_ts}"
         for column in self._entry.schema.fields:
             own, constant = columns.get(column.id), opened.footer.constants.get(column.id)
-            lacks = column.initial_default is None if constant is None else constant.value is None
+            # Rows of files from before the column are all deleted where it is not nullable and has no default.
+            is_null_before = column.initial_default is None and not column.added_ts
+            lacks = is_null_before if constant is None else constant.value is None
             if constant is not None and not _can_become(type_from_json(constant.type), column.arrow_type):
                 yield f"constant {column.name!r} is {constant.type}, which is not {short_type(column.arrow_type)}"
             if own is None and not column.nullable and lacks:

@@ -66,6 +66,7 @@ class Scan:
         with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
         offset: rows to leave out before the first.
         batch_size: the most rows in a batch.
+        newer_than: leaves out files without rows after this commit timestamp.
 
     Raises:
         TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
@@ -82,11 +83,12 @@ class Scan:
         with_commit_ts: bool = False,
         offset: int = 0,
         batch_size: int | None = None,
+        newer_than: int = -1,
     ) -> None:
         if columns is not None and not columns:
             raise InputError("columns=[]: name at least one, or use count()")
         self._view, self._columns, self._where = view, columns, where
-        self._with_commit_ts = with_commit_ts
+        self._with_commit_ts, self._newer_than = with_commit_ts, newer_than
         entry = view.entry()
         self._order_by = order_by
         names = [order_by] if isinstance(order_by, str) else order_by or ()
@@ -140,6 +142,7 @@ class Scan:
             limit=None if self._order or self._limit is None else self._offset + self._limit,
             with_commit_ts=self._with_commit_ts,
             counting=counting,
+            newer_than=self._newer_than,
         )
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -307,6 +310,7 @@ class Scan:
             "with_commit_ts": self._with_commit_ts,
             "offset": self._offset,
             "batch_size": self._batch_size,
+            "newer_than": self._newer_than,
         }
         return Scan(self._view, **{**arguments, **changes})
 

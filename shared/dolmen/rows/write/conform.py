@@ -7,7 +7,7 @@ dictionary index may lie outside its dictionary. So every value is checked first
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,10 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
-from dolmen.errors import RowError, SchemaError
-from dolmen.format.schema import Schema, constant, readable_names
-from dolmen.format.types import Json
+from dolmen.errors import MAX_SHOWN, RowError, SchemaError
+from dolmen.format.schema import Default, DefaultFunction, Schema, constant, readable_names
+from dolmen.format.types import Mask, to_mask, to_plain
+from dolmen.predicate.ast import Not, Predicate, columns
+from dolmen.predicate.bind import condition_of
+from dolmen.predicate.evaluate import matches
+from dolmen.predicate.text import plain_text, to_sql
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, find_refused, first_misfit, lossless_cast, match_fields
 
 _REASONS = (
@@ -129,28 +134,103 @@ class CastColumn:
     field: pa.Field
     index: int | None
     cast: Cast | None
-    default: Json = None
+    default: Default = None
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    """A check of a table, as new rows are compared with it.
+
+    Args:
+        name, text: its name, and its condition in SQL.
+        violation: TRUE for the rows that it refuses.
+        columns: the names of its columns, by id.
+    """
+
+    name: str
+    text: str
+    violation: Predicate
+    columns: Mapping[int, str]
+
+    def refused(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
+        """A mask of the rows that it refuses; ``columns`` are by id."""
+        return to_mask(matches(self.violation, columns, rows))
+
+    def reason(self, columns: Mapping[int, pa.Array], row: int) -> str:
+        """Why it refuses a row."""
+        named = sorted(self.columns.items())[:_SHOWN_COLUMNS]
+        values = ", ".join(f"{name} is {_shown_value(columns[id_], row)}" for id_, name in named)
+        return f"the check {self.name!r} is FALSE: {_cut(self.text)}{values and f', and {values}'}"
+
+    def find(self, batch: pa.RecordBatch) -> tuple[int, str] | None:
+        """The index of the first row that it refuses, and why; None if there is none."""
+        own = {id_: batch[name] for id_, name in self.columns.items()}
+        refused = self.refused(own, batch.num_rows)
+        if not refused.any():
+            return None
+        row = int(refused.argmax())
+        return row, self.reason(own, row)
+
+
+_SHOWN_COLUMNS = 4
+
+
+def _shown_value(array: pa.Array, row: int) -> str:
+    value = array.slice(row, 1)
+    if value.null_count:
+        return "NULL"
+    return _cut(str(value[0].as_py()) if t.is_nested(array.type) else plain_text(to_plain(value)[0], array.type))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def row_checks(schema: Schema) -> tuple[RowCheck, ...]:
+    """The checks of a table with these columns."""
+    found = []
+    for check in schema.checks:
+        condition = condition_of(check, schema)
+        names = {id_: schema.by_id[id_].name for id_ in columns(condition)}
+        found.append(RowCheck(check.name, to_sql(condition, schema), Not(condition), names))
+    return tuple(found)
+
+
+def check_rows(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Passes on rows of a table's own types. Raises RowError for one that a check refuses."""
+    checks = row_checks(schema)
+    for batch in batches:
+        _check(batch, checks, None)
+        yield batch
+
+
+def _check(batch: pa.RecordBatch, checks: Sequence[RowCheck], first_row: int | None) -> None:
+    if refused := [found for check in checks if (found := check.find(batch))]:
+        index, reason = min(refused)
+        raise RowError(reason, row=None if first_row is None else first_row + index)
 
 
 @dataclass(frozen=True)
 class CastPlan:
-    """How batches of one schema become batches of a table's schema."""
+    """How batches of one schema become batches of a table's schema, whose rows meet its checks."""
 
     target: pa.Schema
     columns: tuple[CastColumn, ...]
+    checks: tuple[RowCheck, ...] = ()
 
 
 def plan_conform(
     source: pa.Schema,
     target: Schema | pa.Schema,
     find: FindCast = lossless_cast,
-    defaults: Mapping[str, Json] | None = None,
+    defaults: Mapping[str, Default] | None = None,
     find_casts: Mapping[str, FindCast] | None = None,
+    checks: tuple[RowCheck, ...] | None = None,
 ) -> CastPlan:
     """Plans how batches of ``source`` are made to fit ``target`` (a table's schema, or one of stored types).
 
     For ``find`` and ``find_casts`` see ``match_fields``. ``defaults`` are the values of missing columns in JSON form,
-    by name; if None, the defaults of a table's schema. Raises SchemaError as ``match_fields`` does.
+    by name; if None, those of a table's schema; ``checks`` likewise. Raises SchemaError as ``match_fields`` does.
     """
     schema = target.arrow if isinstance(target, Schema) else target
     if defaults is None:
@@ -161,15 +241,18 @@ def plan_conform(
         CastColumn(field, index, cast, defaults.get(field.name))
         for field, (cast, index) in zip(schema, matches, strict=True)
     )
-    return CastPlan(schema, tuple(columns))
+    if checks is None:
+        checks = row_checks(target) if isinstance(target, Schema) else ()
+    return CastPlan(schema, tuple(columns), checks)
 
 
 def conform(
     batches: pa.RecordBatchReader,
     schema: Schema | pa.Schema,
     find: FindCast = lossless_cast,
-    defaults: Mapping[str, Json] | None = None,
+    defaults: Mapping[str, Default] | None = None,
     find_casts: Mapping[str, FindCast] | None = None,
+    checks: tuple[RowCheck, ...] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
@@ -177,10 +260,11 @@ def conform(
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
-        RowError: a value does not fit, or is not one of its type; ``row`` counts from 1 over the whole stream.
+        RowError: a value does not fit, or is not one of its type, or a check refuses the row; ``row`` counts from 1
+            over the whole stream.
             Earlier batches have been yielded by then.
     """
-    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, find_casts))
+    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, find_casts, checks))
 
 
 def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:
@@ -193,11 +277,15 @@ def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.R
 
 
 def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) -> pa.RecordBatch:
-    """Makes one batch fit. Raises RowError for the first value that does not fit, by row and then by column."""
+    """Makes one batch fit.
+
+    Raises RowError for the first value that does not fit, by row and then by column, or else for the first row that a
+    check refuses.
+    """
     arrays, misfits = [], []
     for column in plan.columns:
         if column.index is None:
-            array = constant(column.default, column.field.type, batch.num_rows)
+            array = _default_values(column.default, column.field.type, batch.num_rows)
         else:
             array = batch.column(column.index)
         try:
@@ -210,7 +298,25 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
         raise RowError(reason, row=first_row + index, column=name)
     if not arrays:
         raise SchemaError("a table needs at least one column")
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.target)
+    fitted = pa.RecordBatch.from_arrays(arrays, schema=plan.target)
+    _check(fitted, plan.checks, first_row)
+    return fitted
+
+
+def _default_values(default: Default, arrow_type: pa.DataType, rows: int) -> pa.Array:
+    if not isinstance(default, DefaultFunction):
+        return constant(default, arrow_type, rows)
+    assert default.name == "uuid", f"{default} has no value yet: fit rows to the columns of their statement (Schema.at)"
+    # Readers never see how random they are, so these need no runtime of the caller's.
+    numbers = np.frombuffer(shared_runtime().random.randbytes(16 * rows), np.uint8).reshape(rows, 16).copy()
+    numbers[:, 6], numbers[:, 8] = numbers[:, 6] & 0x0F | 0x40, numbers[:, 8] & 0x3F | 0x80  # version 4, RFC 9562
+    if not t.is_string(arrow_type):
+        return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(numbers.tobytes())])
+    digits = np.frombuffer(numbers.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
+    texts = np.full((rows, 36), ord("-"), np.uint8)
+    texts[:, [place for place in range(36) if place not in (8, 13, 18, 23)]] = digits
+    ends = pa.py_buffer(np.arange(0, 36 * rows + 1, 36, dtype=np.int32))
+    return pa.Array.from_buffers(arrow_type, rows, [None, ends, pa.py_buffer(texts.tobytes())])
 
 
 def _fit(array: pa.Array, column: CastColumn) -> pa.Array:

@@ -35,6 +35,7 @@ from dolmen.format.page_locations import ChunkSums
 from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
+from dolmen.rows.write.conform import check_rows
 from dolmen.rows.write.runs import (
     DEFAULT,
     Extent,
@@ -224,8 +225,8 @@ def write_data_files(
     """Writes rows into as many data files as they need; without rows it writes no file.
 
     It reads the batches and uploads in the calling thread; runs are sorted and encoded on all processors. An error
-    aborts the current file; finished ones are left as orphans. Raises StoreUnavailableError, AccessDeniedError: from
-    the upload; and whatever ``batches`` raises.
+    aborts the current file; finished ones are left as orphans. Raises RowError: a check of the table refuses a row;
+    StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
 
     Args:
         table_name: part of the objects' keys.
@@ -238,6 +239,7 @@ def write_data_files(
     Returns:
         Their entries, in the order of the rows, without commit timestamps, except for the bounds of ``_commit_ts``.
     """
+    batches = check_rows(batches, table.schema) if table.schema.checks else batches
     keys = partial(_key, store, table_name, name or runtime.uuid)
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)
     pieces = cut(batches, table.schema.arrow, options.run_bytes, options.run_rows)

@@ -401,7 +401,8 @@ class _BatchLoad:
         if not is_loaded_by_tasks(self._settings):
             raise ConflictError(f"table {table!r}: how its files are ingested was changed meanwhile")
         self._file_bytes = TableSettings.of(entry).target_file_bytes
-        self._options = ingestion.limit_options(ReadOptions.of(self._settings, entry.schema))
+        now_us = unit_of(transaction).context.store.clock.current_us
+        self._options = ingestion.limit_options(ReadOptions.of(self._settings, entry.schema.at(now_us)))
 
     def write(self, drops: Sequence[Drop]) -> _TaskResults:
         """Reads files, and writes their rows into data files under the transaction's intent."""

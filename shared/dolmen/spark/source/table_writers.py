@@ -24,7 +24,8 @@ from dolmen.api.database import open as open_database
 from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import Change, Statement, find_applied
+from dolmen.commit.change import Change, find_applied
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import context_of
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
@@ -97,6 +98,7 @@ class WriteJob:
         entry: the table, by ``encode_entry``.
         force: an overwrite also replaces rows that others have added since.
         txid: begins the names of all its files.
+        now_us: the time that ``now()`` is in its rows.
     """
 
     url: str
@@ -109,6 +111,7 @@ class WriteJob:
     overwrite: bool
     force: bool
     txid: str
+    now_us: int
     digest: DigestMode = DigestMode.NONE
 
     @property
@@ -119,7 +122,9 @@ class WriteJob:
         """Writes one task's rows. Keeps the intent alive, because rows may take hours to come."""
         runtime = shared_runtime()
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
-        task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
+        entry = decode_entry(self.entry)
+        encoded = encode_entry(entry, entry.schema.at(self.now_us))
+        task = RowsTask(self.url, self.table, encoded, self.txid, digest=self.digest)
         if self.digest is DigestMode.ALONE:
             return TaskResult(self, query=query, sums=task.run(batches).sums)
 
@@ -219,7 +224,9 @@ def prepare(options: Options, schema: s.StructType, overwrite: bool, *, force: b
     epoch = entry_in(base, options.table, entry.uuid).epoch
     check_columns(schema, entry)
     state = base.version, entry.uuid, epoch, base.commit_ts, encode_entry(entry)
-    return WriteJob(url, options.table, *state, overwrite, force, context.runtime.uuid())
+    return WriteJob(
+        url, options.table, *state, overwrite, force, context.runtime.uuid(), context.store.clock.current_us
+    )
 
 
 def _since(options: Options, schema: s.StructType, entry: TableEntry) -> int | None:

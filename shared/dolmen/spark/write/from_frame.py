@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.commit.change import RowsDependency, Statement, find_applied
+from dolmen.commit.change import RowsDependency, find_applied
+from dolmen.commit.draft import Statement
 from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
@@ -291,7 +292,8 @@ def write_frame(
     if not key:
         check_columns(frame.schema, entry)
     uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
-    base = uploads or (portable_url(unit.context.store), name, encode_entry(entry), "")
+    schema = entry.schema.at(unit.context.store.clock.current_us)
+    base = uploads or (portable_url(unit.context.store), name, encode_entry(entry, schema), "")
     task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
     return collect_report(transaction if uploads else None, frame, task.run)
 

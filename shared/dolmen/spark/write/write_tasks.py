@@ -4,10 +4,11 @@ driver, which makes one commit of all reports."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_n
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import to_mask
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import mix, row_hashes
@@ -82,9 +83,10 @@ class RowSums:
         self.first = (self.first + other.first) & _MASK
         self.second = (self.second + other.second) & _MASK
 
-    def add_each(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_each(self, batches: Iterable[pa.RecordBatch], without: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Passes rows on, and adds them without some columns."""
         for batch in batches:
-            self.add(batch)
+            self.add(batch.drop_columns(without) if without else batch)
             yield batch
 
     def content(self) -> list[Any]:
@@ -130,10 +132,11 @@ class WriteReport:
         deleted |= positions
 
 
-def encode_entry(entry: TableEntry) -> bytes:
-    """A table's entry for tasks, without its files and deletes, which may be many."""
+def encode_entry(entry: TableEntry, schema: Schema | None = None) -> bytes:
+    """A table's entry for tasks, without its files and deletes, which may be many; and with other columns if given."""
+    schema = schema or entry.schema
     return msgspec.json.encode(
-        msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
+        msgspec.structs.replace(entry, schema=schema, files=(), tombstones=(), segments=(), overlays=(), removed=())
     )
 
 
@@ -233,11 +236,15 @@ class RowsTask(WriteTask):
     def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
         """Writes one partition, in bounded memory. Raises InputError for a key that occurs twice, RowError."""
         report = WriteReport()
-        rows = conform_batches(batches, self.table_entry.schema if self.has_rows else schema_of(self.fields))
-        if rows is None:
+        if (first := next(batches, None)) is None:
             return report
+        schema = self.table_entry.schema if self.has_rows else schema_of(self.fields)
+        rows = conform_batches(chain([first], batches), schema)
+        assert rows is not None, "there is a batch"
         if self.digest is not DigestMode.NONE:
-            rows = report.sums.add_each(rows)
+            own = own_names(first.schema.names, schema)
+            computed = [field.name for field in schema.fields if field.write_function and field.name not in own]
+            rows = report.sums.add_each(rows, computed)  # they differ when the rows come again
         if self.digest is DigestMode.ALONE:
             deque(rows, maxlen=0)
             return report
@@ -259,7 +266,9 @@ def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes
     unit = unit_of(transaction)
     url = portable_url(unit.context.store)
     unit.begin_upload()
-    return url, table, encode_entry(unit.entry(table)), unit.intent().txid
+    entry = unit.entry(table)
+    schema = entry.schema.at(unit.context.store.clock.current_us)
+    return url, table, encode_entry(entry, schema), unit.intent().txid
 
 
 def collect_report(

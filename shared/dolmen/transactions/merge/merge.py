@@ -128,7 +128,7 @@ def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], 
         column_names = evaluator.uses(texts, names) if evaluator else []
         needed = [column for column in names if column in column_names or column not in new] or names[:1]
         terms: dict[str, Term] = {column: SideColumn(TARGET, column) for column in needed}
-        template = RowTemplate(entry.schema, {**terms, **new}, {TARGET: _target_schema(entry, needed)}, evaluator)
+        template = RowTemplate(change.row_schema, {**terms, **new}, {TARGET: _target_schema(entry, needed)}, evaluator)
         targets = change.rows_to_change(needed, predicate)
         hidden: HiddenRows = {}
 
@@ -243,6 +243,7 @@ class _StreamedMerge:
         evaluator: Evaluator | None,
     ) -> None:
         self._change, self._entry, self._fields = change, change.entry, fields
+        self._row_schema = change.row_schema
         entry = change.entry
         self._source, self._clauses, self._evaluator = source, clauses, evaluator
         self._index = KeyIndex(source.keys(fields), fields)
@@ -278,7 +279,7 @@ class _StreamedMerge:
         if isinstance(clause, Delete):
             return ClausePlan(clause.when, None)
         terms = terms_of(clause, self._names, self._source.rows.schema.names)
-        template = RowTemplate(self._entry.schema, terms, sides, self._evaluator, self._source.find)
+        template = RowTemplate(self._row_schema, terms, sides, self._evaluator, self._source.find)
         return ClausePlan(clause.when, template)
 
     def run(self, *, keys_repeat: bool = False) -> None:
