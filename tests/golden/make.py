@@ -644,7 +644,7 @@ def checks(place: Place) -> None:
 
 @case
 def computed_defaults(place: Place) -> None:
-    """Columns whose defaults writers compute. Rows that are older than the column have the time of the commit, or NULL."""
+    """Columns whose defaults writers compute; rows that are older have the time of the commit, or NULL."""
     table = place.db.create_table("logins", pa.table({"id": [1, 2]}))
     table.add_column("made", pa.timestamp("us", "UTC"), Expression("now()"))
     table.add_column("day", pa.date32(), Expression("now()"))
