@@ -33,6 +33,7 @@ _FUNCTIONS = {
     "gen_random_uuid()": "uuid()",
 }  # fmt: skip
 """Functions that can be a default."""
+_DAYS = ("current_date", "current_date()", "today()")
 _NOT_KEPT = "columns, PRIMARY KEY (a, b) and CHECK (condition) are expected; other constraints are not kept"
 _ONLY_TABLES = "there are tables only, and no {}; name the query in your program, or create a table AS it"
 
@@ -335,7 +336,8 @@ def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar | Expre
 
 def _new_default(field: pa.Field, text: str) -> pa.Scalar | Expression:
     """A default as ``add_column`` takes it: a value in the type of a column, or a function."""
-    function = _FUNCTIONS.get("".join(text.split()).lower())
+    word = "".join(text.split()).lower()
+    function = "now()" if word in _DAYS and pa.types.is_date32(field.type) else _FUNCTIONS.get(word)
     return constant(field, text) if function is None else Expression(function)
 
 
