@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -122,6 +124,21 @@ def test_a_file_is_added_once_whatever_became_of_its_rows(db: Database, lake: Pa
     write_plain(lake / "2.parquet", pa.table({"id": range(1_000)}))
     assert "2.parquet" in reasons(db, lake)
     assert "has another size now" in reasons(db, lake)
+
+
+def test_an_old_file_of_a_folder_may_have_been_forgotten(db: Database, lake: Path) -> None:
+    for number in range(3):
+        write_plain(lake / f"{number}.parquet", pa.table({"id": [number]}))
+        os.utime(lake / f"{number}.parquet", (time.time() - 40 * 86_400,) * 2)
+    db.create_table("t", {"id": pa.int64()})
+    assert db.adopt("t", str(lake / "0.parquet"), into=True).files == 1
+    told = reasons(db, lake)
+    assert told.startswith("it is older than ids are kept (applied_retention)")
+    assert "2 files, the first is" in told
+    assert db.adopt("t", [str(lake / f"{number}.parquet") for number in (0, 1)], into=True).files == 1
+    db.set(applied_retention="60d")
+    assert db.adopt("t", str(lake), into=True).files == 1
+    assert sorted(db.table("t").to_arrow()["id"].to_pylist()) == [0, 1, 2]
 
 
 def test_of_two_that_add_the_same_files_at_once_one_adds_each(tmp_path: Path, lake: Path) -> None:

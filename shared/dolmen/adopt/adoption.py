@@ -115,6 +115,8 @@ class CandidateReader:
     progress: AdoptionProgress | None
     refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
     shapes: dict[str, FileShape] = field(default_factory=dict)
+    modified_us: dict[FileLocation, int] = field(default_factory=dict)
+    """When files that a list has shown were last modified, by the server's clock."""
 
     def find(self, locations: Sequence[FileLocation]) -> list[FoundFile]:
         """The files at these locations, and all files below locations that are folders."""
@@ -133,6 +135,7 @@ class CandidateReader:
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
                     files[file] = (file, info.size)
+                    self.modified_us[file] = info.last_modified_us
             if len(files) == count:
                 if location.key.endswith(".parquet") or len(locations) > 1:
                     files[location] = (location, None)

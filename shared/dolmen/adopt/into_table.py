@@ -44,6 +44,7 @@ from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn
 from dolmen.format.layout import AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import DatabaseSettings
 from dolmen.format.schema import Field, MappedColumn, Schema, child_fields, field_id, own_names
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.transactions.row_statements import NewColumns
@@ -122,6 +123,8 @@ class _IntoTable:
                 reason = "the table had this file, which has another size now: give the new file a name of its own"
                 refusals.add(location.label, reason)
         new = [location for location, _ in found if location not in known]
+        if entry.schema.mapping and not self.again:
+            self._refuse_old(unit, new, reader)
         names = (each.name for each in entry.schema.fields if not each.nullable)
         unread = set(new) - self.candidates.keys()
         missing = [(location, size) for location, size in found if location in unread]
@@ -177,6 +180,17 @@ class _IntoTable:
             skipped=len(found) - len(new),
             from_folders=folders.names,
         )
+
+    def _refuse_old(self, unit: UnitOfWork, new: Iterable[FileLocation], reader: CandidateReader) -> None:
+        """Refuses files below folders that are older than ids are kept, in a table that has adopted files before."""
+        before = unit.now_us - DatabaseSettings.of(unit.base).applied_retention_us
+        for location in new:
+            if reader.modified_us.get(location, before) < before:
+                reason = (
+                    "it is older than ids are kept (applied_retention), so the table may have had it: if it has not, "
+                    "set applied_retention to more than its age, or name the file instead of the folder"
+                )
+                reader.refusals.add(location.label, reason)
 
     def _known_sizes(self, unit: UnitOfWork, entry: TableEntry, locations: Sequence[FileLocation]) -> Sizes:
         """The sizes of the files that the table has or, unless they may be added again, has had."""

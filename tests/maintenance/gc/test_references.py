@@ -10,7 +10,16 @@ import msgspec
 import pytest
 
 from dolmen.errors import CorruptionError, UnsupportedFormatError
-from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
+from dolmen.format.entries import (
+    Blob,
+    ColumnStats,
+    ConstantColumn,
+    DataFile,
+    KeysTombstone,
+    Overlay,
+    Vector,
+    WhereTombstone,
+)
 from dolmen.format.layout import Cursor, Tag
 from dolmen.format.manifest import (
     EMPTY,
@@ -48,7 +57,11 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Counts: Counts.__struct_fields__,
     Cursor: Cursor.__struct_fields__,
     TableEffect: TableEffect.__struct_fields__,
-    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters"),
+    ConstantColumn: ConstantColumn.__struct_fields__,
+    DataFile: (
+        "size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters",
+        "constants",
+    ),
     ErasedTable: ("uuid", "columns"),
     Erasure: (
         "id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest",

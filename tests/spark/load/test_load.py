@@ -381,3 +381,20 @@ def test_a_declared_table_refuses_what_its_settings_do_not_say(
     for number, (kind, (_, _, reason)) in enumerate(REFUSED.items()):
         assert reason in found[f"{number}"]["reason"], kind
     assert db.table("t").count() == 0
+
+
+@pytest.mark.parametrize("sort_key", [None, ["name", "id"]])
+def test_values_in_names_of_folders_are_loaded_as_they_are_ingested(
+    db: Database, landing: Path, loaded: Load, sort_key: list[str] | None, tmp_path: Path
+) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("day", pa.date32(), False), ("name", pa.string())])
+    table = db.create_table("events", schema, sort_key=sort_key, properties={"ingest_hive": "day, name"})
+    for number in range(6):
+        path = f"events/day=2026-11-0{number % 3 + 1}/name=a%2F{number}/{number}.csv"
+        put_bytes(landing, path, b"id\n%d\n" % number)
+    put_bytes(landing, "events/day=2026-11-01/7.csv", b"id\n7\n")
+    assert loaded("events").outcomes == {"ingested": 6, "rejected": 1}
+    rows = table.scan(order_by=["id"]).to_arrow().to_pylist()
+    assert [(row["id"], row["day"].day, row["name"]) for row in rows] == [(n, n % 3 + 1, f"a/{n}") for n in range(6)]
+    (report,) = reports(tmp_path, "events").values()
+    assert "no folder has a value of column 'name'" in report["reason"]

@@ -357,6 +357,8 @@ class TableCheck:
             self._add("file-entry", file, f"{file.rows:,} rows in {file.size:,} bytes")
         elif offset < 4 or length < 8 or offset + length != file.size:
             self._add("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
+        if unknown := [id_ for id_ in file.constants if id_ >= self.entry.schema.next_id]:
+            self._add("file-entry", file, f"constants of columns {unknown}, which there are not")
         vector = file.vector
         if vector and not 1 <= vector.cardinality <= file.rows:
             self._add("vector-entry", file, f"a vector of {vector.cardinality:,} positions for {file.rows:,} rows")
