@@ -92,7 +92,7 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
     }
     if commit.did:
         facts["did"] = msgspec.to_builtins(list(commit.did))
-    optional = ("requests", "message", "erased_rows_written", "erased_rows_left_out", "already")
+    optional = ("mode", "requests", "message", "erased_rows_written", "erased_rows_left_out", "already")
     return facts | {name: value for name in optional if (value := getattr(commit, name))}
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -126,6 +126,13 @@ class Commit:
         if self.counts.rows_added:
             return self.counts.rows_added
         return None if self.counts.tombstones_added else self.counts.rows_deleted
+
+    @property
+    def mode(self) -> Literal["tombstone", "positions"] | None:
+        """Of a delete, whether it wrote a tombstone, or found the rows and wrote their positions; otherwise None."""
+        if self.operation != "delete":
+            return None
+        return "tombstone" if self.counts.tombstones_added else "positions"
 
     def _properties(self) -> list[tuple[str, str]]:
         """Its properties that differ from the default, by name, in words."""

@@ -30,6 +30,7 @@ from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate, all_columns, columns
 from dolmen.predicate.evaluate import matches
 from dolmen.predicate.prune import StatsVerdict
+from dolmen.rows.scan.conditions import RowTest
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
@@ -228,6 +229,7 @@ class RowGroup:
             only some are read, ``rows`` is the number of these.
         known_columns: ids of columns whose values in the picked rows are known: they are read only for a test.
         hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
+        test: evaluates the scan's condition that is no predicate.
     """
 
     file: OpenFile
@@ -241,6 +243,7 @@ class RowGroup:
     picked: Rows | None = field(default=None, kw_only=True)
     known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
     hidden: Mask | None = field(default=None, kw_only=True)
+    test: RowTest | None = field(default=None, kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -254,7 +257,7 @@ class RowGroup:
         ids.update(*(predicate.ids for predicate in self.predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
-        return frozenset(ids)
+        return frozenset(ids if self.test is None else ids | self.test.condition.ids)
 
     def pick(self, rows: Rows, known_columns: frozenset[int] = frozenset()) -> RowGroup:
         """The row group with only some of its rows, of which the vector deletes none."""
@@ -465,11 +468,13 @@ def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
 def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
     keep = live_mask(group, columns)
-    if group.predicate is None:
-        return keep
-    # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
-    matching = to_mask(matches(group.predicate, columns, group.rows))
-    return matching if keep is None else keep & matching
+    if group.predicate is not None:
+        # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
+        matching = to_mask(matches(group.predicate, columns, group.rows))
+        keep = matching if keep is None else keep & matching
+    if group.test is not None:
+        keep = group.test.narrow(keep, [column_of(group, each, columns) for each in group.test.condition.fields])
+    return keep
 
 
 def kept_rows(columns: list[pa.Array], keep: Mask | None, schema: pa.Schema) -> pa.RecordBatch:
