@@ -129,7 +129,7 @@ class Commit:
 
     @property
     def mode(self) -> Literal["tombstone", "positions"] | None:
-        """Of a delete, whether it wrote a tombstone, or found the rows and wrote their positions; otherwise None."""
+        """How a delete was done: by a tombstone, or by the positions of the rows; None for any other commit."""
         if self.operation != "delete":
             return None
         return "tombstone" if self.counts.tombstones_added else "positions"

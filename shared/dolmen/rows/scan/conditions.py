@@ -153,22 +153,22 @@ def _implied_predicate(text: str, schema: Schema) -> Predicate:
     return bind.conjunction(pushed)
 
 
-class RowTest:
+class ConditionTest:
     """Evaluates a condition on rows, in any thread. ``now()`` is the same for all rows."""
 
     def __init__(self, condition: SqlCondition) -> None:
-        self.condition = condition
+        self.fields, self._text = condition.fields, condition.text
         self._evaluator, self._lock = Evaluator(), threading.Lock()
 
     def narrow(self, keep: Mask | None, arrays: Sequence[pa.Array]) -> Mask:
         """A mask of the rows for which it is TRUE, among those of another mask; only these are looked at."""
-        rows = pa.record_batch(arrays, [field.name for field in self.condition.fields])
+        rows = pa.record_batch(arrays, [field.name for field in self.fields])
         if keep is not None:
             rows = rows.filter(to_boolean_array(keep))
         if not rows.num_rows:
             return np.zeros(len(arrays[0]), np.bool_)
         with self._lock:
-            found = to_mask(self._evaluator.is_true(self.condition.text, {_ROWS: rows}))
+            found = to_mask(self._evaluator.is_true(self._text, {_ROWS: rows}))
         if keep is None:
             return found
         mask = np.zeros(len(keep), np.bool_)

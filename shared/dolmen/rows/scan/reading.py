@@ -23,7 +23,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import one_array
-from dolmen.rows.scan.conditions import RowTest
+from dolmen.rows.scan.conditions import ConditionTest
 from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
     MERGED_BYTES,
@@ -215,7 +215,7 @@ class PlanReader:
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""
         deletes, where = self.deletes(), self.plan.where
-        test = None if self.plan.condition is None else RowTest(self.plan.condition)
+        test = None if self.plan.condition is None else ConditionTest(self.plan.condition)
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
         tested_files = sum(where is None or file.needs_filter for file in self.plan.files)
         choice = FilterChoice(self.context, self.plan.entry, where, deletes, output, tested_files).or_none()

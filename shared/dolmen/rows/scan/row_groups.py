@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,6 @@ from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate, all_columns, columns
 from dolmen.predicate.evaluate import matches
 from dolmen.predicate.prune import StatsVerdict
-from dolmen.rows.scan.conditions import RowTest
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
@@ -214,6 +214,16 @@ class OpenFile:
         return RowBounds(column_bounds, self.footer.rows(index), self.file.applied_through)
 
 
+class RowTest(Protocol):
+    """A test of rows by the values of some columns (``dolmen.rows.scan.conditions``)."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+
+    def narrow(self, keep: Mask | None, arrays: Sequence[pa.Array]) -> Mask:
+        """A mask of the rows that pass, among those of another mask."""
+
+
 @dataclass(frozen=True)
 class RowGroup:
     """A row group to read, with the tests of its rows that statistics could not decide.
@@ -257,7 +267,7 @@ class RowGroup:
         ids.update(*(predicate.ids for predicate in self.predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
-        return frozenset(ids if self.test is None else ids | self.test.condition.ids)
+        return frozenset(ids if self.test is None else ids.union(field.id for field in self.test.fields))
 
     def pick(self, rows: Rows, known_columns: frozenset[int] = frozenset()) -> RowGroup:
         """The row group with only some of its rows, of which the vector deletes none."""
@@ -473,7 +483,7 @@ def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         matching = to_mask(matches(group.predicate, columns, group.rows))
         keep = matching if keep is None else keep & matching
     if group.test is not None:
-        keep = group.test.narrow(keep, [column_of(group, each, columns) for each in group.test.condition.fields])
+        keep = group.test.narrow(keep, [column_of(group, each, columns) for each in group.test.fields])
     return keep
 
 
