@@ -36,7 +36,7 @@ help: ## this list
 # A stamp in each says which lock it was made from: nothing is installed, and no network used, until that changes.
 
 .PHONY: setup
-setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what development and tests need
+setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed .venv-dbt/.installed ## what development and tests need
 
 .venv/.installed: locks/dev.txt pyproject.toml simulator/pyproject.toml locks/install.sh
 	@locks/install.sh .venv locks/dev.txt --editable . simulator
@@ -49,6 +49,9 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what de
 
 .venv-iceberg/.installed: locks/iceberg.txt locks/install.sh
 	@locks/install.sh .venv-iceberg locks/iceberg.txt
+
+.venv-dbt/.installed: locks/dbt.txt locks/install.sh
+	@locks/install.sh .venv-dbt locks/dbt.txt --editable .
 
 .venv-peers/.installed: locks/peers.txt locks/install.sh
 	@locks/install.sh .venv-peers locks/peers.txt
@@ -187,7 +190,7 @@ docs: .venv/.installed .venv-docs/.installed ## the site of docs/, into site/; b
 
 .PHONY: clean
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-demo .venv-sam .venv-iceberg .venv-peers .venv-lint .venv-release .venv-docs .venv-spark-* .aws-sam .local .demo build dist site .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-demo .venv-sam .venv-iceberg .venv-dbt .venv-peers .venv-lint .venv-release .venv-docs .venv-spark-* .aws-sam .local .demo build dist site .pytest_cache .mypy_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find shared functions tests bench examples layers \( -name __pycache__ -o -name '*.egg-info' \) -prune \
 		-exec rm -rf {} + 2>/dev/null || true

@@ -38,6 +38,7 @@ for jobs_python in 3.11 3.13; do
 done
 compile locks/sam.txt "${everywhere[@]}" "$@" locks/sam.in
 compile locks/iceberg.txt "${everywhere[@]}" "$@" locks/iceberg.in
+build_requires | compile locks/dbt.txt "${everywhere[@]}" "$@" --extra dbt pyproject.toml locks/dbt.in -
 compile locks/peers.txt "${everywhere[@]}" "$@" locks/peers.in
 compile locks/lint.txt "${everywhere[@]}" "$@" locks/lint.in
 compile locks/docs.txt "${everywhere[@]}" "$@" --constraint locks/dev.txt locks/docs.in

@@ -170,10 +170,11 @@ class PredicateError(InputError):
     Args:
         reason: what is wrong and what to do.
         position: 0-based character offset in the predicate's text; None if the predicate is not text.
+        is_mistake: False if no predicate means this, but DuckDB may evaluate it.
     """
 
-    def __init__(self, reason: str, *, position: int | None = None) -> None:
-        self.reason, self.position = reason, position
+    def __init__(self, reason: str, *, position: int | None = None, is_mistake: bool = True) -> None:
+        self.reason, self.position, self.is_mistake = reason, position, is_mistake
         super().__init__(reason if position is None else f"at character {position}: {reason}")
 
 

@@ -74,9 +74,11 @@ def test_a_delete_by_predicate_by_keys_by_file_and_by_position(events: Cli, tmp_
     keys = tmp_path / "keys.csv"
     keys.write_text("id\n4\n")
     assert events("delete", "events", "--keys-file", keys).code == 0
-    done = events("delete", "events", "--where", "id = 5", "--positions", "--json")
-    assert json.loads(done.out)["rows_deleted"] == 1
-    assert ids(events("scan", "events", "--json")) == [6]
+    done = events("delete", "events", "--where", "id = 5", "--mode", "positions", "--json")
+    assert (json.loads(done.out)["rows_deleted"], json.loads(done.out)["mode"]) == (1, "positions")
+    assert events("delete", "events", "--where", "id // 2 = 3", "--mode", "tombstone").code == 2
+    assert json.loads(events("delete", "events", "--where", "id // 2 = 3", "--json").out)["mode"] == "positions"
+    assert ids(events("scan", "events", "--json")) == []
 
 
 def test_an_upsert_replaces_rows(events: Cli, tmp_path: Path) -> None:

@@ -96,16 +96,26 @@ def _texts() -> list[str]:
 
 @pytest.mark.parametrize(
     ("example", "counts"),
-    [("text", [1, 2, 3, 2]), ("parameters", [2, 1, 3, 2]), ("mappings", [1, 1, 1]), ("computed", [1, 0, 2, 2])],
+    [
+        ("text", [1, 2, 3, 2]),
+        ("parameters", [2, 1, 3, 2]),
+        ("mappings", [1, 1, 1]),
+        ("computed", [1, 0, 2, 2]),
+        ("expressions", [1, 3]),
+        ("conditions", [2, 4, "positions"]),
+    ],
 )
-def test_every_example_finds_what_it_says(example: str, counts: list[int]) -> None:
+def test_every_example_finds_what_it_says(example: str, counts: list[int | str]) -> None:
     source = re.search(rf"<!-- example: {example} -->\n\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert source
     table = _events()
-    found = []
+    found, names = [], {"table": table, "date": date}
     for line in source[1].splitlines():
-        result = eval(line, {"table": table, "date": date})
-        found.append(result if isinstance(result, int) else result.count())
+        if line.startswith("import "):
+            exec(line, names)
+        elif line:
+            result = eval(line, names)
+            found.append(result if isinstance(result, (int, str)) else result.count())
     assert found == counts
 
 

@@ -9,7 +9,7 @@ UPDATES: tuple[Mutation, ...] = (
         "an update commits whatever has changed",
         "an update or a merge depends on what it read: no other commit may change it before it lands",
         "transactions/row_statements.py",
-        "        self.unit.depend_on_rows(self.name, predicate)\n        view = View(",
+        "        self.unit.depend_on_rows(self.name, implied_by(condition))\n        view = View(",
         "        self.unit.keep_base()\n        view = View(",
     ),
     mutation(

@@ -66,7 +66,7 @@ def declared(*extras: str) -> Iterator[Requirement]:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize(("lock", "extras"), [("dev", ["dev"]), ("demo", ["demo"])])
+@pytest.mark.parametrize(("lock", "extras"), [("dev", ["dev"]), ("demo", ["demo"]), ("dbt", ["dbt"])])
 def test_a_lock_holds_every_declared_requirement_at_a_version_that_satisfies_it(
     lock: str, extras: list[str], python: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_lock_holds_every_declared_requirement_at_a_version_that_satisfies_it(
         assert requirement.specifier.contains(pinned[name]), f"{requirement}, but {pinned[name]} is locked: make lock"
 
 
-@pytest.mark.parametrize("lock", ["layer", "sam"])
+@pytest.mark.parametrize("lock", ["layer", "sam", "dbt"])
 def test_a_lock_holds_what_its_input_file_asks_for(lock: str) -> None:
     lines = (ROOT / "locks" / f"{lock}.in").read_text().splitlines()
     wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]

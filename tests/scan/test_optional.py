@@ -34,6 +34,7 @@ except InputError as error:
     [
         ("duckdb", "db.sql('SELECT 1')", "dolmen[sql]"),
         ("duckdb", "table.to_duckdb()", "dolmen[sql]"),
+        ("duckdb", "table.delete('id // 2 = 1')", "dolmen[sql]"),
         ("polars", "table.to_polars()", "polars"),
         ("pandas", "table.to_pandas()", "pandas"),
         ("pyspark", "table.to_spark()", "dolmen[spark]"),

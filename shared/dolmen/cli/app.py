@@ -214,14 +214,14 @@ def append(
 def delete(
     table: TableName,
     database: DatabaseUrl,
-    where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
+    where: Annotated[str | None, Option(help="Condition, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
     keys: Keys = "",
     keys_file: KeysFile = None,
     form: InputFormat = None,
     on: KeyColumns = "",
-    positions: Annotated[
-        bool, Option("--positions", help="Look rows up now: the count is exact, and scans are faster.")
-    ] = False,
+    mode: Annotated[
+        str, Option(help="auto; tombstone, which reads nothing; or positions: look rows up now, and count them.")
+    ] = "auto",
     request_id: Request = None,
     message: Message = None,
     metadata: Metadata = None,
@@ -230,9 +230,9 @@ def delete(
     """Delete rows by predicate or by keys."""
     db, columns = open_existing(database), names_of(on)
     key_table = read_keys(db, table, where, keys, keys_file, form, columns)
-    mode: Any = "positions" if positions else "tombstone"
+    how: Any = mode
     commit = db.table(table).delete(
-        where, keys=key_table, on=columns, mode=mode, request=request_id, **note_of(message, metadata)
+        where, keys=key_table, on=columns, mode=how, request=request_id, **note_of(message, metadata)
     )
     print_commit(commit, as_json)
 

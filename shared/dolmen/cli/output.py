@@ -93,6 +93,7 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
     if commit.did:
         facts["did"] = msgspec.to_builtins(list(commit.did))
     optional = (
+        "mode",
         "requests",
         "message",
         "metadata",

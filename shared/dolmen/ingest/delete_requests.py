@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB
@@ -23,8 +23,9 @@ from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DROP_SCHEME
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.redaction import MessageError
+from dolmen.predicate.parse import Where
 from dolmen.transactions.erase import MOST_SUBJECTS
-from dolmen.transactions.row_statements import Mode
+from dolmen.transactions.row_statements import parse_where
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_BODY_BYTES = 64 * MIB
@@ -34,6 +35,9 @@ MAX_NESTING = 8
 """How deep lists and objects may be nested; a valid request needs six levels."""
 MAX_DIGITS = 400
 """The most digits of a number: more than any column holds."""
+RequestMode: TypeAlias = Literal["tombstone", "positions"]
+"""How a request deletes: its predicate can be stored in any case."""
+
 _TABLE_MEMBERS = frozenset({"table", "where", "keys", "on", "mode"})
 _REQUEST_MEMBERS = frozenset({"tables", "request_id"})
 _ERASURE_MEMBERS = frozenset({"table", "where", "keys", "on"})
@@ -47,7 +51,7 @@ class TableDelete:
     where: str | Mapping[str, Any] | None
     keys: list[Any] | None
     on: list[str] | None
-    mode: Mode
+    mode: RequestMode
 
     @property
     def content(self) -> dict[str, Any]:
@@ -242,8 +246,8 @@ def _delete(members: Mapping[str, Any]) -> TableDelete:
     if ("where" in members) == ("keys" in members):
         raise MessageError(f"table {table!r}: delete what? Say where or keys, one of them")
     mode: Any = members.get("mode", "tombstone")
-    if mode not in get_args(Mode):
-        raise MessageError(f"mode {{}}: {' or '.join(map(repr, get_args(Mode)))}", mode)
+    if mode not in get_args(RequestMode):
+        raise MessageError(f"mode {{}}: {' or '.join(map(repr, get_args(RequestMode)))}", mode)
     if "keys" in members:
         if mode == "positions":
             raise MessageError("mode 'positions' goes with where, not with keys")
@@ -335,4 +339,8 @@ def add_request(transaction: Transaction, request: DeleteRequest) -> None:
         if request.erases:
             table.erase(delete.where, keys=delete.keys, on=delete.on, request=request.id)
         else:
-            table.delete(delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id)
+            where: Where = delete.where
+            if delete.mode == "positions":
+                unit = unit_of(transaction)
+                where = parse_where(unit.context, unit.entry(delete.table), where)  # a message brings no other SQL
+            table.delete(where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id)

@@ -51,7 +51,7 @@ Named: TypeAlias = Field | Computed
 Side: TypeAlias = Named | Value
 _NAMED = (Field, Computed)
 
-_MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _LITERAL_TYPES = {
     Domain[each.domain]: each.stored for each in TYPES if each.domain not in (None, "EXACT") and each.stored
 }
@@ -83,7 +83,9 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
         text = "" if similar and not quoted else " (write texts in single quotes)"
         raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
     if is_nested(fields[0].arrow_type):
-        raise PredicateError(f"column {fields[0].name!r} is nested: nested columns cannot be used in predicates")
+        raise PredicateError(
+            f"column {fields[0].name!r} is nested: nested columns cannot be used in predicates", is_mistake=False
+        )
     return fields[0]
 
 
@@ -93,7 +95,7 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
     ``within``: the domain of the comparison, if it depends on a third value (BETWEEN).
     """
     if isinstance(left, Value) and isinstance(right, _NAMED):
-        return compare(_MIRROR[op], right, left, within)
+        return compare(MIRROR[op], right, left, within)
     if isinstance(left, _NAMED):
         right = _coerce(right, left)
     if any(isinstance(side, Value) and side.kind is None for side in (left, right)):
@@ -191,6 +193,12 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
     return ast.Like(_column(field), text, escape, ignore_case)
 
 
+def text_match(field: Named, text: str, *, at_end: bool = False) -> Predicate:
+    """Whether a column begins, or ends, with a text."""
+    escaped = "".join(f"\\{char}" if char in "\\%_" else char for char in text)
+    return like(field, Value(Domain.TEXT, f"%{escaped}" if at_end else f"{escaped}%"), "\\", ignore_case=False)
+
+
 def distinct_from(left: Side, right: Side) -> Predicate:
     """``left IS DISTINCT FROM right``: ``<>`` that treats NULL as a value and is never NULL."""
     if isinstance(left, Value) and isinstance(right, _NAMED):
@@ -209,10 +217,13 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
     """A function of columns; NULL of NULL. Raises PredicateError."""
     if any(isinstance(arg, Value) and arg.kind is None for arg in args):
         return NULL_VALUE
-    terms = [_argument(function, arg) for arg in args]
-    if function == "cast" and terms[0].arrow_type == target:
-        return args[0]
-    result_type = domains.result_of(function, [term.arrow_type for term in terms], target)
+    try:
+        terms = [_argument(function, arg) for arg in args]
+        if function == "cast" and terms[0].arrow_type == target:
+            return args[0]
+        result_type = domains.result_of(function, [term.arrow_type for term in terms], target)
+    except PredicateError as error:
+        raise PredicateError(error.reason, is_mistake=False) from None
     return Computed(ast.Call(function, tuple(terms), str(result_type)))
 
 
@@ -420,6 +431,26 @@ class ConditionReader(ABC, Generic[Node]):
             return self.predicate(node)
         except node_errors:
             return None
+
+    def read_whole(self, node: Node) -> Predicate:
+        """The predicate of a condition that a user wrote. Raises PredicateError, which names a part without one."""
+        node_errors: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.node_errors)
+        try:
+            return self.predicate(node)
+        except node_errors as error:
+            reason = f" ({error})" if isinstance(error, InputError) else ""
+            raise PredicateError(
+                f"{short_repr(self.show(self._unread_part(node)))} can't be said as a predicate{reason}: write the "
+                "condition as SQL text, which DuckDB evaluates if it is no predicate"
+            ) from error
+
+    def show(self, node: Node) -> str:
+        """A node for people."""
+        return str(node)
+
+    def _unread_part(self, node: Node) -> Node:
+        _, operands = self.connective(node) or ("and", ())
+        return next((self._unread_part(each) for each in operands if self.find(each) is None), node)
 
     def read(self, node: Node) -> ForeignCondition:
         """The predicate of all conjuncts that have one."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US
 from dolmen.errors import LimitError, PredicateError, short_repr
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
 
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
-Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | None
+Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | pc.Expression | None
 """A predicate as users write it: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of
-text and the values of its parameters, or a bound predicate (docs/predicates.md); None for no predicate."""
+text and the values of its parameters, an expression of pyarrow or Polars (which ``read_predicate`` reads), or a bound
+predicate (docs/predicates.md); None for no predicate."""
 
 
 def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
@@ -225,7 +227,7 @@ class TreeReader:
         for name in left.expressions:
             field = self.side(name)
             if not isinstance(field, Field):
-                raise PredicateError("tuples compare columns with constants, as in (a, b) = (1, 2)")
+                raise PredicateError("tuples compare columns with constants, as in (a, b) = (1, 2)", is_mistake=False)
             fields.append(field)
         members = []
         for row in rows:
@@ -283,7 +285,7 @@ class TreeReader:
         _allow_only(node, "this", "expression", "negate")
         side = self.side(node.this)
         if isinstance(side, Value):
-            raise PredicateError("LIKE needs a column on its left")
+            raise PredicateError("LIKE needs a column on its left", is_mistake=False)
         p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
         return bind.negation(p) if node.args.get("negate") else p
 
@@ -316,7 +318,7 @@ class TreeReader:
             if isinstance(a, Value) and isinstance(b, Value):
                 return constants.arithmetic(operator, a, b)
             if operator == "//":
-                raise PredicateError("// is for constants only: engines do not agree on its result")
+                raise PredicateError("// is for constants only: engines do not agree on its result", is_mistake=False)
             return bind.compute(operator, (a, b))  # type: ignore[arg-type]
         if node.key == "neg":
             _allow_only(node, "this")
@@ -343,7 +345,9 @@ class TreeReader:
             raise refusal(node)
         side = self.side(arg)
         if isinstance(side, Value):
-            raise PredicateError(f"{name} is for columns: instead of a call with a constant, write its result")
+            raise PredicateError(
+                f"{name} is for columns: instead of a call with a constant, write its result", is_mistake=False
+            )
         return bind.compute(name, (side,))  # type: ignore[arg-type]
 
     def constant(self, node: exp.Expression) -> Value:
@@ -393,7 +397,7 @@ class TreeReader:
         _allow_only(node, "this", "unit")
         value = self.constant(node.this)
         if value.kind not in (Domain.NAIVE, Domain.ZONED):
-            raise PredicateError("date_trunc is for constant timestamps only, such as now()")
+            raise PredicateError("date_trunc is for constant timestamps only, such as now()", is_mistake=False)
         return Value(value.kind, constants.truncate(value.value, node.args["unit"].name))  # type: ignore[arg-type]
 
 
@@ -422,7 +426,9 @@ def _cast_target(node: exp.Expression) -> pa.DataType:
             )
         return pa.decimal128(precision, scale)
     if name not in _CASTS or target.expressions:
-        raise PredicateError(f"cannot cast to {target.sql('duckdb')}; there are: {', '.join(_CASTS)}, DECIMAL(p, s)")
+        raise PredicateError(
+            f"cannot cast to {target.sql('duckdb')}; there are: {', '.join(_CASTS)}, DECIMAL(p, s)", is_mistake=False
+        )
     return _CASTS[name]
 
 
@@ -461,7 +467,9 @@ def refusal(node: exp.Expression) -> PredicateError:
         advice = f"with columns you can use + - * / %, CAST and {', '.join(NAMES)}"
     else:
         advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"
-    return PredicateError(f"{text} is not supported in a predicate; {advice}", position=position_of(node))
+    reason = f"{text} is not supported in a predicate; {advice}"
+    is_chained = node.key in _COMPARISONS and getattr(node.parent, "key", "") != "paren"
+    return PredicateError(reason, position=position_of(node), is_mistake=is_chained)
 
 
 def position_of(node: exp.Expression) -> int | None:
@@ -477,7 +485,7 @@ def add_position(node: exp.Expression) -> Iterator[None]:
     except PredicateError as error:
         if error.position is not None:
             raise
-        raise PredicateError(error.reason, position=position_of(node)) from None
+        raise PredicateError(error.reason, position=position_of(node), is_mistake=error.is_mistake) from None
 
 
 _SIGNS: dict[str, Op] = {

@@ -71,6 +71,7 @@ def _check_tokens(tokens: Sequence[Any]) -> None:
             raise PredicateError(
                 "lists and structs are not supported; write IN (1, 2), and pass values as parameters, 'id = ?'",
                 position=token.start,
+                is_mistake=False,
             )
         if previous is TokenType.INTERVAL and len(token.text) > MAX_NUMBER:
             # sqlglot parses such a text itself, and not in linear time.
@@ -155,7 +156,7 @@ def _parse(text: str) -> ParsedShape | None:
 def syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateError:
     """The error for a text that sqlglot could not parse, by the errors that sqlglot reports."""
     if not errors or not errors[0].get("line"):
-        return PredicateError(f"can't read {short_repr(text)} as a condition")
+        return PredicateError(f"can't read {short_repr(text)} as a condition", is_mistake=False)
     first = errors[0]
     before = sum(len(line) for line in text.splitlines(keepends=True)[: first["line"] - 1])
     position = max(0, before + first["col"] - len(first["highlight"]))
@@ -164,7 +165,7 @@ def syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateErr
         problem = f"something is missing around {short_repr(first['highlight'])}"
     else:
         problem = f"unexpected {short_repr(first['highlight'])}"
-    return PredicateError(f"{problem}; {_syntax_advice(text, first)}", position=position)
+    return PredicateError(f"{problem}; {_syntax_advice(text, first)}", position=position, is_mistake=False)
 
 
 def _syntax_advice(text: str, error: Mapping[str, Any]) -> str:

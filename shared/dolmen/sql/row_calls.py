@@ -1,9 +1,9 @@
 """INSERT, DELETE, UPDATE and MERGE as calls of a table's methods, in a transaction.
 
-A DELETE or UPDATE whose condition is a predicate, and whose values need no other row, is ``delete`` or ``update``. For
-any other one DuckDB finds the rows with their positions in files. They are hidden, and those of an UPDATE are written
-again with their new values. Queries read the tables as the transaction sees them, and what they read must still hold at
-the commit.
+A DELETE or UPDATE that needs no row but the one that it changes is ``delete`` or ``update``. For any other one, with
+USING, FROM, a subquery or RETURNING, a query finds the rows with their positions in files. They are hidden, and those
+of an UPDATE are written again with their new values. Queries read the tables as the transaction sees them, and what
+they read must still hold at the commit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import DefaultFunction, Field, Schema
 from dolmen.format.types import from_json, type_text
 from dolmen.predicate.ast import Predicate
-from dolmen.predicate.parse import parse
 from dolmen.predicate.text import plain_text, quote_name
+from dolmen.rows.scan.conditions import read_condition
 from dolmen.rows.scan.engines.dataframes import RowSource
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, literals_of_query
 from dolmen.rows.scan.engines.sql import SqlResult
@@ -244,11 +244,11 @@ class RowCall:
         return ("source", column) if column else ("target", name[0])
 
     def _is_plain(self, where: str | None, other_clause: str | None) -> bool:
-        """Whether a condition is a predicate of dolmen's, and nothing but this table is needed."""
+        """Whether nothing is needed but the row that a condition is for, and no rows are returned."""
         if self.ctes or other_clause is not None:
             return False
         try:
-            parse(requalify(where or "TRUE", self._own_names), self.entry.schema, now_us=0)
+            read_condition(requalify(where or "TRUE", self._own_names), self.entry.schema, now_us=0)
         except InputError:
             return False
         return True

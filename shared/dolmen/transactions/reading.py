@@ -16,8 +16,9 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, DefaultFunction, Schema
 from dolmen.predicate.ast import Predicate
-from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql
+from dolmen.rows.scan.conditions import implied_by, read_condition
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
@@ -139,7 +140,8 @@ class ReadableTable:
 
         Args:
             columns: names of columns, in the order of the result; all by default.
-            where: a predicate: only rows for which it is TRUE. It may be bound to this schema already.
+            where: a condition: only rows for which it is TRUE. SQL text, a mapping, or an expression of pyarrow or
+                Polars (docs/predicates.md); it may be bound to this schema already.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             limit: the most rows to read: any, or the first by ``order_by``.
             order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
@@ -151,6 +153,7 @@ class ReadableTable:
 
         Raises:
             PredicateError: ``where`` cannot be parsed.
+            InputError: DuckDB cannot evaluate it for a row.
             SchemaError: there is no such column.
 
         Examples:
@@ -160,12 +163,12 @@ class ReadableTable:
         view = self._view()
         where = with_parameters(where, parameters)
         now_us = self._context.store.clock.current_us
-        predicate = None if where is None else parse(where, view.entry().schema, now_us=now_us)
-        self._note_read(predicate)
+        condition = None if where is None else read_condition(where, view.entry().schema, now_us=now_us)
+        self._note_read(implied_by(condition))
         return Scan(
             view,
             columns=None if columns is None else arguments.names("columns", columns),
-            where=predicate,
+            where=condition,
             limit=None if limit is None else arguments.number("limit", limit, 0),
             order_by=None if order_by is None else arguments.names("order_by", order_by),
             with_commit_ts=arguments.flag("with_commit_ts", with_commit_ts),

@@ -33,8 +33,16 @@ from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import to_mask, to_plain
 from dolmen.predicate.ast import Predicate, columns, to_json
 from dolmen.predicate.evaluate import matches
-from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import plain_text
+from dolmen.rows.scan.conditions import (
+    Condition,
+    SqlCondition,
+    columns_of,
+    implied_by,
+    read_condition,
+    read_predicate,
+)
 from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import PositionedRows, Scan, matching_positions, rows_with_positions
@@ -47,7 +55,7 @@ from dolmen.rows.write.row_input import RowStream, as_batches, dedupe_last, fram
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
-Mode: TypeAlias = Literal["tombstone", "positions"]
+Mode: TypeAlias = Literal["auto", "tombstone", "positions"]
 NewColumns: TypeAlias = Literal["refuse", "add", "ignore"]
 BUFFER_BYTES = 64 * MIB
 """An insert with at most this much Arrow memory checks its keys before it writes; a larger one afterwards."""
@@ -252,24 +260,28 @@ class TableChange:
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
-        mode: Mode = "tombstone",
+        mode: Mode = "auto",
     ) -> None:
         """Adds the statement of ``Table.delete``."""
         unit, name, entry, request = self.unit, self.name, self.entry, self.request
-        predicate, key_rows = choose_rows("delete", entry, where, parameters, keys, on)
+        where, key_rows = choose_rows("delete", entry, where, parameters, keys, on)
         if mode == "positions" and key_rows is not None:
             raise InputError('mode="positions" takes a predicate, not keys')
         if not unit.has_applied(request):
-            if mode == "tombstone":
-                if (write := self.delete_rows(predicate, key_rows)).tombstones:
+            condition: Condition | None = None
+            if mode != "tombstone" and key_rows is None:
+                now_us = unit.context.store.clock.current_us
+                condition = read_condition(_not_empty(where), entry.schema, now_us=now_us)
+            if condition is None or (mode == "auto" and not isinstance(condition, SqlCondition)):
+                if (write := self.delete_rows(where if condition is None else condition, key_rows)).tombstones:
                     unit.add(write)
-            elif (deletion := self._delete_positions(predicate)) is not None:
+            elif (deletion := self._delete_positions(condition)) is not None:
                 unit.add(deletion)
         if request is not None and unit.needs_content(request):
-            digest = content_digest("delete", name, *rows_content(entry, predicate, key_rows))
+            digest = content_digest("delete", name, *rows_content(entry, where, key_rows))
             earlier = unit.find_applied([request]).get(request)
             if earlier and matches_old_delete_digest(
-                earlier.digest, {"table": name, "where": predicate, "keys": keys, "on": on}
+                earlier.digest, {"table": name, "where": where, "keys": keys, "on": on}
             ):
                 digest = earlier.digest
             unit.add_digest(request, digest)
@@ -288,26 +300,30 @@ class TableChange:
         tombstone = record_keys(partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid), keys)
         return self._write_statement((), (tombstone,) if tombstone else ())
 
-    def _delete_positions(self, where: Where) -> DeletePositions | None:
-        """Finds matching rows, to delete them by position; reads the predicate's columns. None if nothing matches."""
+    def _delete_positions(self, condition: Condition) -> DeletePositions | None:
+        """Finds matching rows, to delete them by position; reads the condition's columns. None if nothing matches.
+
+        A condition that is no predicate is a read: the commit is refused if others change rows that it may be TRUE for.
+        """
         unit, name, uuid = self.unit, self.name, self.entry.uuid
         unit.keep_base()
+        if isinstance(condition, SqlCondition):
+            unit.depend_on_rows(name, implied_by(condition))
         epoch = next((each.epoch for each in unit.base.tables.values() if each.uuid == uuid), 0)
         with unit.context.reading(unit.manifest.version):
-            predicate = parse_where(unit.context, self.entry, where)
-            positions = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
+            positions = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), condition)
         if positions:
-            return DeletePositions(name, uuid, positions, self.request, tuple(sorted(columns(predicate))), epoch)
+            return DeletePositions(name, uuid, positions, self.request, tuple(sorted(columns_of(condition))), epoch)
         # It may match rows after a rebase that removes earlier statements (``Change.without_requests``).
         return DeletePositions(name, uuid, {}, self.request) if unit.has_changed(uuid) else None
 
     def rows_to_change(
-        self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
+        self, columns: Sequence[str], condition: Condition | None, *, with_commit_ts: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
         """Reads rows in steps. From now on the commit is refused if another one changes these rows."""
-        self.unit.depend_on_rows(self.name, predicate)
+        self.unit.depend_on_rows(self.name, implied_by(condition))
         view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
-        scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
+        scan = Scan(view, columns=columns, where=condition, with_commit_ts=with_commit_ts)
         return _cut_into_steps(rows_with_positions(scan))
 
     def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
@@ -457,9 +473,11 @@ def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any
     """The content of a delete for its request's digest: equal for predicates that parse alike, at any ``now()``."""
     if keys is not None:
         return keys_content(entry, keys)
-    predicate = parse(where or "", entry.schema, now_us=0)
-    compared = keys_in(predicate, entry.schema)
-    return ["where", to_json(predicate).decode()] if compared is None else keys_content(entry, compared)
+    condition = read_condition("" if where is None else where, entry.schema, now_us=0)
+    if isinstance(condition, SqlCondition):
+        return ["sql", condition.text]
+    compared = keys_in(condition, entry.schema)
+    return ["where", to_json(condition).decode()] if compared is None else keys_content(entry, compared)
 
 
 def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
@@ -473,9 +491,13 @@ def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
+    return read_predicate(_not_empty(where), entry.schema, now_us=context.store.clock.current_us)
+
+
+def _not_empty(where: Where) -> Where:
     if where is None or (isinstance(where, (str, Mapping)) and not where):
         raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
-    return parse(where, entry.schema, now_us=context.store.clock.current_us)
+    return where
 
 
 HiddenRows: TypeAlias = dict[str, BitMap]

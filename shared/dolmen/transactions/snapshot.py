@@ -19,8 +19,9 @@ from dolmen.entries.segments.erasures_in_force import apply_later_erasures
 from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, short_repr
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
-from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.changes.feed import ChangeFeed
+from dolmen.rows.scan.conditions import read_predicate
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.reading import ReadableTable
@@ -236,7 +237,7 @@ def read_changes(
     with context.reading(last.version):
         entry = context.segments.whole(last.table(table))
     where = with_parameters(where, parameters)
-    predicate = None if where is None else parse(where, entry.schema, now_us=context.store.clock.current_us)
+    predicate = None if where is None else read_predicate(where, entry.schema, now_us=context.store.clock.current_us)
     names = None if columns is None else arguments.names("columns", columns)
     net = arguments.flag("net", net)
     return ChangeFeed(context, base.manifest, first, last, table, entry, names, predicate, net=net).to_reader()

@@ -13,7 +13,15 @@ from dolmen.base import arguments
 from dolmen.commit.change import Metadata, Note
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable, DropTable
-from dolmen.errors import InputError, RowError, SchemaError, TableNotFoundError, short_repr
+from dolmen.errors import (
+    Error,
+    InputError,
+    PredicateError,
+    RowError,
+    SchemaError,
+    TableNotFoundError,
+    short_repr,
+)
 from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
@@ -24,6 +32,7 @@ from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.parse import Parameters, Where, with_parameters
+from dolmen.rows.scan.conditions import read_predicate
 from dolmen.rows.scan.plan import View
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
@@ -222,7 +231,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Args:
             data: see ``append``; without rows the old ones are only deleted.
-            where, parameters: replace only rows for which it is TRUE, as for ``delete``. Nothing is read for that.
+            where, parameters: replace only rows for which it is TRUE, a predicate. Nothing is read for that.
             check: refuse rows for which ``where`` is not TRUE.
             force: also replace rows that others have added or deleted since this began.
             cast, request, leave_out_erased, new_columns: as for ``append``. A retry of a request may change ``force``.
@@ -258,27 +267,39 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
-        mode: Mode = "tombstone",
+        mode: Mode = "auto",
         request: str | None = None,
         message: str | None = None,
         metadata: Metadata | None = None,
     ) -> CommitT:
-        """Deletes the present rows for which a predicate is TRUE, or that have one of the keys.
+        """Deletes the present rows for which a condition is TRUE, or that have one of the keys.
 
-        A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` finds the
-        rows now, and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
+        A tombstone holds a predicate or keys. It costs three small PUTs and reads nothing, whatever the table's size.
+        For any other condition DuckDB finds the rows now, and their positions are stored. If rows for which it may be
+        TRUE change before the commit, this starts again on the newest version. ``Commit.mode`` says which was done.
 
         Args:
-            where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
+            where: SQL text, a mapping, or an expression of pyarrow or Polars; ``"TRUE"`` deletes all rows. A predicate
+                (docs/predicates.md), or any other SQL over the columns of a row, for which DuckDB is needed.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
+            mode: "auto"; "tombstone" refuses a condition that is no predicate; "positions" finds the rows of a
+                predicate now, too: later scans are faster, and ``Commit.rows`` is exact.
             request: as for ``append``. A retry may change the order of keys, and ``mode``.
+
+        Raises:
+            PredicateError: ``where`` is no condition, or with "tombstone" no predicate.
+            InputError: DuckDB cannot evaluate it for a row.
+            ConflictError: others changed the rows that it had read, a hundred times in a row.
 
         Examples:
             >>> commit = people.delete("age < ?", parameters=[30])
-            >>> commit = people.delete(keys=[1])
+            >>> people.delete("length(name) = 3").mode
+            'positions'
             >>> people.to_arrow()["name"].to_pylist()
             ['Grace']
+            >>> people.delete(keys=[2]).mode
+            'tombstone'
         """
         arguments.one_of("mode", mode, get_args(Mode))
 
@@ -286,9 +307,20 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             change.delete(where, parameters, keys, on, mode)
 
         # A file may be replaced before the commit: then the rows are looked up again.
-        return self._apply(
-            "delete", statement, Note.of(message, metadata), request, data=keys, reads_rows=mode == "positions"
-        )
+        reads_rows = mode == "positions" or (mode == "auto" and self._is_sql(where, parameters))
+        return self._apply("delete", statement, Note.of(message, metadata), request, data=keys, reads_rows=reads_rows)
+
+    def _is_sql(self, where: Where, parameters: Parameters | None) -> bool:
+        """True if a condition is no predicate for the columns that this process knows."""
+        if not isinstance(where, (str, tuple)):
+            return False
+        try:
+            read_predicate(with_parameters(where, parameters), self._entry.schema, now_us=0)
+        except PredicateError as error:
+            return not error.is_mistake
+        except Error:  # raised again by the statement
+            return False
+        return False
 
     def erase(
         self,
@@ -309,7 +341,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         does, and a GET for the server's clock.
 
         Args:
-            where, parameters, keys, on: as for ``delete``.
+            where, parameters, keys, on: as for ``delete``, but ``where`` is a predicate: every later reader must find
+                the rows again, in old versions and in files that come late.
             within: a time, such as "2d", within which the rows leave the disk; by default that of the setting
                 ``erase_within``. A retry of a request may change it.
             request: as for ``append``. A retry returns the same erasure.
@@ -348,7 +381,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         Args:
             set: new values by column: Python values, or ``dolmen.Expression("price * 1.1")``, SQL in DuckDB's dialect
                 over the row's columns.
-            where: only rows for which it is TRUE; all rows by default.
+            where: only rows for which it is TRUE; all rows by default. Any condition, as for ``delete``.
             parameters: as for ``delete``.
 
         Raises:

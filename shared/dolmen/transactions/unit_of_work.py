@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -131,6 +131,13 @@ class Commit:
         if self.counts.rows_added:
             return self.counts.rows_added
         return None if self.counts.tombstones_added else self.counts.rows_deleted
+
+    @property
+    def mode(self) -> Literal["tombstone", "positions"] | None:
+        """How a delete was done: by a tombstone, or by the positions of the rows; None for any other commit."""
+        if self.operation != "delete":
+            return None
+        return "tombstone" if self.counts.tombstones_added else "positions"
 
     def _properties(self) -> list[tuple[str, str]]:
         """Its properties that differ from the default, by name, in words."""

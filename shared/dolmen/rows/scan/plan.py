@@ -26,6 +26,7 @@ from dolmen.format.schema import COMMIT_TS_FIELD, Field, Schema
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.prune import StatsVerdict
 from dolmen.predicate.text import to_sql
+from dolmen.rows.scan.conditions import Condition, SqlCondition, implied_by
 from dolmen.rows.scan.data_objects import Pending
 from dolmen.rows.scan.row_groups import FilePlan
 
@@ -100,6 +101,7 @@ class ScanPlan(FactSheet):
     Args:
         output: the columns of the result, in order.
         where: the predicate, bound to the table's columns; None for all rows.
+        condition: SQL that DuckDB evaluates on the rows for which ``where`` is TRUE; None if there is none.
         limit: the most rows of the result; None for all.
         files: to read, oldest first.
         pruned: number of files left out, by reason.
@@ -121,6 +123,7 @@ class ScanPlan(FactSheet):
     segments: SegmentUse = SegmentUse()
     counted_files: int = 0
     counted_rows: int = 0
+    condition: SqlCondition | None = None
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -139,6 +142,7 @@ class ScanPlan(FactSheet):
             ("scan", f"{self.table}, version {self.version}"),
             ("columns", ", ".join(field.name for field in self.output) or "none"),
             ("where", to_sql(self.where, self.entry.schema) if self.where is not None else ""),
+            ("row by row", self.condition.text if self.condition else ""),
             ("limit", "" if self.limit is None else f"{self.limit:,}"),
             (
                 "files",
@@ -171,7 +175,7 @@ def plan(
     view: View,
     *,
     columns: Sequence[str] | None = None,
-    where: Predicate | None = None,
+    where: Condition | None = None,
     limit: int | None = None,
     with_commit_ts: bool = False,
     counting: bool = False,
@@ -189,14 +193,16 @@ def plan(
     entry = reader.whole(view.manifest.table(view.table))
     check_limit(limit)
     live, tombstones = LiveFiles.of(entry, reader), tombstones_of(entry, reader)
-    planner = _ScanPlanner(live, tombstones, where, limit, counting, newer_than)
+    predicate, condition = implied_by(where), where if isinstance(where, SqlCondition) else None
+    counts, is_tested = counting and condition is None, condition is not None
+    planner = _ScanPlanner(live, tombstones, predicate, limit, counts, newer_than, is_tested=is_tested)
     planner.run()
     return ScanPlan(
         table=view.table,
         version=view.manifest.version,
         entry=entry,
         output=output_fields(entry, columns, with_commit_ts),
-        where=where,
+        where=predicate,
         limit=limit,
         files=tuple(planner.files),
         pruned={reason: count for reason, count in planner.pruned.items() if count},
@@ -206,6 +212,7 @@ def plan(
         ),
         counted_files=planner.counted_files,
         counted_rows=planner.counted_rows,
+        condition=condition,
     )
 
 
@@ -239,8 +246,10 @@ class _ScanPlanner:
         limit: int | None,
         counting: bool,
         newer_than: int,
+        *,
+        is_tested: bool,
     ) -> None:
-        self.live, self.tombstones = live, tombstones
+        self.live, self.tombstones, self._is_tested = live, tombstones, is_tested
         self._where, self._limit, self._counting, self._newer_than = where, limit, counting, newer_than
         self._schema = live.entry.schema
         self._deletes = TombstoneJudge(tombstones, self._schema)
@@ -329,6 +338,6 @@ class _ScanPlanner:
         if tombstones is None:
             self.pruned["deleted"] += 1
             return
-        plan = FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
+        plan = FilePlan(file, verdict is StatsVerdict.MAYBE or self._is_tested, tombstones)
         self.files.append(plan)
         self._known_rows += plan.exact_rows or 0

@@ -23,6 +23,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, constant, type_from_json
 from dolmen.format.types import one_array
+from dolmen.rows.scan.conditions import ConditionTest
 from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
     MERGED_BYTES,
@@ -217,6 +218,7 @@ class PlanReader:
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""
         deletes, where = self.deletes(), self.plan.where
+        test = None if self.plan.condition is None else ConditionTest(self.plan.condition)
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
         tested_files = sum(where is None or file.needs_filter for file in self.plan.files)
         choice = FilterChoice(self.context, self.plan.entry, where, deletes, output, tested_files).or_none()
@@ -229,6 +231,8 @@ class PlanReader:
         for file in self.open_files(files, choice):
             self.row_groups_seen += len(file.footer.firsts)
             file_groups = list(row_groups(file, where, deletes, self.plan.entry.schema))
+            if test is not None:
+                file_groups = [replace(group, test=test) for group in file_groups]
             self.filters.judge(file, file_groups, tests_only=not output)
             rows = self.indexed.rows.get(file.file.uuid) if self.indexed else None
             if rows is None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -213,6 +214,16 @@ class OpenFile:
         return RowBounds(column_bounds, self.footer.rows(index), self.file.applied_through)
 
 
+class RowTest(Protocol):
+    """A test of rows by the values of some columns (``dolmen.rows.scan.conditions``)."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+
+    def narrow(self, keep: Mask | None, arrays: Sequence[pa.Array]) -> Mask:
+        """A mask of the rows that pass, among those of another mask."""
+
+
 @dataclass(frozen=True)
 class RowGroup:
     """A row group to read, with the tests of its rows that statistics could not decide.
@@ -228,6 +239,7 @@ class RowGroup:
             only some are read, ``rows`` is the number of these.
         known_columns: ids of columns whose values in the picked rows are known: they are read only for a test.
         hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
+        test: evaluates the scan's condition that is no predicate.
     """
 
     file: OpenFile
@@ -241,6 +253,7 @@ class RowGroup:
     picked: Rows | None = field(default=None, kw_only=True)
     known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
     hidden: Mask | None = field(default=None, kw_only=True)
+    test: RowTest | None = field(default=None, kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -254,7 +267,7 @@ class RowGroup:
         ids.update(*(predicate.ids for predicate in self.predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
-        return frozenset(ids)
+        return frozenset(ids if self.test is None else ids.union(field.id for field in self.test.fields))
 
     def pick(self, rows: Rows, known_columns: frozenset[int] = frozenset()) -> RowGroup:
         """The row group with only some of its rows, of which the vector deletes none."""
@@ -466,11 +479,13 @@ def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
 def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
     keep = live_mask(group, columns)
-    if group.predicate is None:
-        return keep
-    # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
-    matching = to_mask(matches(group.predicate, columns, group.rows))
-    return matching if keep is None else keep & matching
+    if group.predicate is not None:
+        # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
+        matching = to_mask(matches(group.predicate, columns, group.rows))
+        keep = matching if keep is None else keep & matching
+    if group.test is not None:
+        keep = group.test.narrow(keep, [column_of(group, each, columns) for each in group.test.fields])
+    return keep
 
 
 def kept_rows(columns: list[pa.Array], keep: Mask | None, schema: pa.Schema) -> pa.RecordBatch:

@@ -17,10 +17,10 @@ from dolmen.errors import InputError
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
-from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
-from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.scan import plan as planning
+from dolmen.rows.scan.conditions import Condition, join_conditions, read_condition
 from dolmen.rows.scan.data_objects import first_request
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
 from dolmen.rows.scan.plan import FactSheet, ScanPlan, View, plan
@@ -77,7 +77,7 @@ class Scan:
         view: View,
         *,
         columns: Sequence[str] | None = None,
-        where: Predicate | None = None,
+        where: Condition | None = None,
         limit: int | None = None,
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
@@ -176,9 +176,9 @@ class Scan:
         if self._is_limited:
             raise InputError("a scan with limit or offset takes no further condition: give it to scan(where=...)")
         now_us = self._view.context.store.clock.current_us
-        condition = parse(with_parameters(where, parameters), self._stored_schema, now_us=now_us)
+        condition = read_condition(with_parameters(where, parameters), self._stored_schema, now_us=now_us)
         conditions = [condition] if self._where is None else [self._where, condition]
-        part = self._like(where=bind.conjunction(conditions))
+        part = self._like(where=join_conditions(conditions))
         part._paths = self._paths
         return part
 
@@ -295,7 +295,7 @@ class Scan:
         part = self._like(
             columns=[name for name in columns if name != COMMIT_TS] or self.schema.names[:1],
             with_commit_ts=COMMIT_TS in columns,
-            where=bind.conjunction(conditions) if conditions else None,
+            where=join_conditions(conditions) if conditions else None,
             limit=min(limits) if limits else None,
         )
         part._paths = self._paths
@@ -399,8 +399,8 @@ PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
 """Rows of one file, its path, and their positions in it: deleted rows count."""
 
 
-def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
-    """The positions, by path of the file, of the live rows for which a predicate is TRUE. Reads only tested columns."""
+def matching_positions(view: View, where: Condition) -> dict[str, BitMap]:
+    """The positions, by path of the file, of the live rows for which a condition is TRUE. Reads only tested columns."""
     reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending, by_index=True)
     found: dict[str, BitMap] = {}
     for path, positions in reader.read(_positions, reader.groups(), frozenset()):

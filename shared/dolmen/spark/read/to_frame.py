@@ -28,13 +28,14 @@ from dolmen.api.database import open as open_database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import context_of
-from dolmen.errors import SchemaError
+from dolmen.errors import PredicateError, SchemaError, short_repr
 from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.data_objects import cut_by_size
+from dolmen.rows.scan.plan import ScanPlan
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
 from dolmen.spark.frame_types import Origin, is_own, quote, spark_schema, to_frame, worker_schema, worker_type
@@ -103,7 +104,7 @@ def to_spark(
             check_session(spark)
         return _read_remotely(spark, table, columns, where, with_commit_ts)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
-    plan = plan_of(scan)
+    plan = _check_plan(plan_of(scan))
     origin = Origin(plan.entry.uuid, plan.version)
     schema = origin.mark(spark_schema(plan.output))
     if with_positions:
@@ -121,6 +122,14 @@ def to_spark(
         tasks = min(len(worker_files), 4 * max(1, spark.sparkContext.defaultParallelism))
         frames.append(map_in_tasks(paths.repartition(tasks, "path"), work, schema))
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], schema)
+
+
+def _check_plan(plan: ScanPlan) -> ScanPlan:
+    if plan.condition is not None:
+        raise PredicateError(
+            f"{short_repr(plan.condition.text)} is no predicate, which Spark's workers could evaluate: filter the frame"
+        )
+    return plan
 
 
 def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bool, with_positions: bool) -> MapBatches:
@@ -149,7 +158,7 @@ def _read_remotely(
     spark: SparkSession, table: ReadableTable, columns: Sequence[str] | None, where: Where, with_commit_ts: bool
 ) -> DataFrame:
     """Reads in a session of Spark Connect by ``format("dolmen")``, because this process has no JVM."""
-    plan = plan_of(table.scan(columns, where, with_commit_ts=with_commit_ts))
+    plan = _check_plan(plan_of(table.scan(columns, where, with_commit_ts=with_commit_ts)))
     names = spark_schema(plan.output).names
     options = {"table": plan.table, "version": str(plan.version)}
     if with_commit_ts:

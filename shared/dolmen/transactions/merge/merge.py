@@ -21,9 +21,9 @@ from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import to_mask
-from dolmen.predicate.ast import Predicate, columns
-from dolmen.predicate.parse import Where, parse
+from dolmen.predicate.parse import Where
 from dolmen.rows.changes.row_matching import equal_rows
+from dolmen.rows.scan.conditions import Condition, columns_of, read_condition
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
@@ -63,11 +63,11 @@ def update_rows(change: TableChange, values: NewValues, where: Where) -> None:
     """Adds the statements of ``Table.update``, unless its request was applied before."""
     unit, entry, request = change.unit, change.entry, change.request
     condition: Where = "TRUE" if where is None else where
-    predicate = parse(condition, entry.schema, now_us=unit.now_us)
+    bound = read_condition(condition, entry.schema, now_us=unit.now_us)
     terms = _new_values(entry, values)
     if not unit.has_applied(request):
         with unit.savepoint():
-            _update(change, terms, predicate)
+            _update(change, terms, bound)
     if unit.needs_content(request):
         by_name = sorted([column, *_term_content(column, term)] for column, term in terms.items())
         unit.add_content(request, "update", change.name, by_name, *rows_content(entry, condition, None))
@@ -120,7 +120,7 @@ def _term_content(name: str, term: Expression | RepeatedValue) -> list[str]:
     return ["value", digest.hexdigest()]
 
 
-def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], predicate: Predicate) -> None:
+def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], condition: Condition) -> None:
     entry = change.entry
     texts = [term.sql for term in new.values() if isinstance(term, Expression)]
     with _evaluator(texts) as evaluator:
@@ -129,7 +129,7 @@ def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], 
         needed = [column for column in names if column in column_names or column not in new] or names[:1]
         terms: dict[str, Term] = {column: SideColumn(TARGET, column) for column in needed}
         template = RowTemplate(change.row_schema, {**terms, **new}, {TARGET: _target_schema(entry, needed)}, evaluator)
-        targets = change.rows_to_change(needed, predicate)
+        targets = change.rows_to_change(needed, condition)
         hidden: HiddenRows = {}
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -137,7 +137,7 @@ def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], 
                 locations.hide(hidden)
                 yield template.make({TARGET: target})
 
-        change.replace_rows(rows(), hidden, tuple(sorted(columns(predicate))))
+        change.replace_rows(rows(), hidden, tuple(sorted(columns_of(condition))))
 
 
 @contextmanager

@@ -7,22 +7,24 @@ is understood. Polars itself applies the whole condition to the rows, so that ot
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from importlib import import_module
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.errors import InputError
+from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
 from dolmen.predicate import bind
-from dolmen.predicate.ast import Predicate
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
-from dolmen.predicate.constants import Value
-from dolmen.predicate.domains import Op, domain_of, nearest_float32
+from dolmen.predicate.constants import NULL, Value
+from dolmen.predicate.domains import Domain, Op, domain_of, nearest_float32
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +202,7 @@ class _ExpressionReader(ConditionReader[Any]):
             case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _COMPARISONS:
                 is_left = "Column" in left
                 field = self._field(left if is_left else right)
-                operands = (field, _value(right, field)) if is_left else (_value(left, field), field)
+                operands = (field, self._value(right, field)) if is_left else (self._value(left, field), field)
                 return bind.compare(_COMPARISONS[op], *operands)
             case {"Function": {"function": {"Boolean": name}, "input": inputs}}:
                 return self._function(name, inputs)
@@ -217,7 +219,7 @@ class _ExpressionReader(ConditionReader[Any]):
                 return bind.compare("=", field, Value(domain_of(field.arrow_type), float("nan")))
             case {"IsBetween": {"closed": closed}}:
                 least, greatest = _BETWEEN[closed]
-                low, high = (_value(bound, field) for bound in inputs[1:])
+                low, high = (self._value(bound, field) for bound in inputs[1:])
                 return bind.conjunction([bind.compare(least, field, low), bind.compare(greatest, field, high)])
             case {"IsIn": {"nulls_equal": False}}:
                 return bind.one_of(field, _members(inputs[1], field))
@@ -228,6 +230,74 @@ class _ExpressionReader(ConditionReader[Any]):
         if is_nested(field.arrow_type):
             raise UnsupportedConditionError
         return field
+
+    def _value(self, node: Any, field: Field) -> Value:
+        """A literal of the column's own type."""
+        ((kind, value),) = node["Literal"]["Scalar"].items()
+        column_type, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
+        if column_type is None or domain is None or column_type.polars != kind:
+            raise UnsupportedConditionError
+        return Value(domain, LITERALS[kind](value, field))
+
+
+def read_expression(condition: pl.Expr, schema: Schema) -> Predicate:
+    """The predicate that is TRUE for the rows that Polars keeps. Raises PredicateError, which names what has none."""
+    polars = optional("polars", "polars")
+    try:
+        tree = json.loads(condition.meta.serialize(format="json"))
+        return _UserExpressionReader(schema).read_whole(tree)
+    except (polars.exceptions.PolarsError, RecursionError) as error:
+        raise PredicateError(f"{short_repr(str(condition))} can't be read: {error}") from error
+
+
+class _UserExpressionReader(_ExpressionReader):
+    """Reads the nodes of Polars's expressions that users write: their literals may have no type yet."""
+
+    def atom(self, node: Any) -> Predicate:
+        match node:
+            case {"Literal": {"Scalar": {"Boolean": bool() as value}}}:
+                return Constant(value)
+            case {"BinaryExpr": {"op": "EqValidity" | "NotEqValidity" as op, "left": left, "right": right}}:
+                field = self._field(left)
+                differ = bind.distinct_from(field, self._value(right, field))
+                return differ if op == "NotEqValidity" else bind.negation(differ)
+            case {"BinaryExpr": {"op": op, "left": {"Column": _} as left, "right": {"Column": _} as right}}:
+                field, other = self._field(left), self._field(right)
+                if op not in _COMPARISONS or field.arrow_type != other.arrow_type:
+                    raise UnsupportedConditionError
+                return bind.compare(_COMPARISONS[op], field, other)
+            case {"Function": {"function": {"StringExpr": "StartsWith" | "EndsWith" as name}, "input": [column, text]}}:
+                pattern = text["Literal"]["Scalar"]["String"]
+                return bind.text_match(self._field(column), pattern, at_end=name == "EndsWith")
+        return super().atom(node)
+
+    def show(self, node: Any) -> str:
+        polars = optional("polars", "polars")
+        return str(polars.Expr.deserialize(BytesIO(json.dumps(node).encode()), format="json"))
+
+    def _value(self, node: Any, field: Field) -> Value:
+        """A literal that Polars compares with a column as dolmen does."""
+        kind = field.arrow_type
+        match node:
+            case {"Literal": {"Scalar": {"Null": _}}}:
+                return NULL
+            case {"Literal": {"Dyn": {"Int": int() as number}}} if domain_of(kind) in _NUMBERS:
+                return Value(Domain.EXACT, number)
+            case {"Literal": {"Dyn": {"Float": int() | float() as number}}} if pa.types.is_float32(kind):
+                return Value(Domain.FLOAT32, nearest_float32(float(number)))
+            case {"Literal": {"Dyn": {"Float": int() | float() as number}}}:
+                if pa.types.is_decimal(kind) or domain_of(kind) not in _NUMBERS:
+                    raise UnsupportedConditionError
+                return Value(Domain.FLOAT64, float(number))
+            case {"Literal": {"Scalar": scalar}} if pa.types.is_integer(kind):
+                ((name, number),) = scalar.items()
+                if _INTEGER.fullmatch(name):
+                    return Value(Domain.EXACT, number)
+        return super()._value(node, field)
+
+
+_NUMBERS = (Domain.EXACT, Domain.FLOAT32, Domain.FLOAT64)
+_INTEGER = re.compile("U?Int(8|16|32|64)")
 
 
 def _members(node: Any, field: Field) -> list[Value]:
@@ -242,15 +312,6 @@ def _members(node: Any, field: Field) -> list[Value]:
     domain = domain_of(column.type)
     assert domain is not None
     return [Value(domain, value) for value in column.to_pylist()]
-
-
-def _value(node: Any, field: Field) -> Value:
-    """A literal of the column's own type."""
-    ((kind, value),) = node["Literal"]["Scalar"].items()
-    column_type, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
-    if column_type is None or domain is None or column_type.polars != kind:
-        raise UnsupportedConditionError
-    return Value(domain, LITERALS[kind](value, field))
 
 
 def _literal_reader(python_type: type) -> _ReadLiteral:

@@ -26,13 +26,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dolmen.errors import Error
+from dolmen.errors import Error, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import to_plain
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
-from dolmen.predicate.constants import Value
+from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.engines.dataframes import RowSource, optional
@@ -303,6 +303,90 @@ def _value(scalar: pa.Scalar, field: Field) -> Value:
     if not alike or domain is None or not scalar.is_valid:
         raise UnsupportedConditionError
     return Value(domain, to_plain(pa.array([scalar], kind))[0])
+
+
+def read_expression(expression: pc.Expression, schema: Schema) -> Predicate:
+    """The predicate that is TRUE for the rows that pyarrow keeps. Raises PredicateError, which names what has none."""
+    try:
+        return _UserFilterReader(schema).read_whole(_tree(expression))
+    except (UnsupportedConditionError, pa.ArrowException, RecursionError) as error:
+        shown = short_repr(str(expression))
+        raise PredicateError(f"{shown} can't be read: name columns as in pc.field('name')") from error
+
+
+class _UserFilterReader(_FilterReader):
+    """Reads the nodes of Arrow expressions that users write: their literals need not have the type of the column.
+
+    Arrow compares NaN by IEEE 754: it equals nothing, and is not greater than a number.
+    """
+
+    def atom(self, node: _Node) -> Predicate:
+        if isinstance(node, _Call) and node.function == "is_in":
+            return self._is_in(node)
+        if isinstance(node, _Call) and node.function in ("starts_with", "ends_with"):
+            return self._like(node)
+        return super().atom(node)
+
+    def show(self, node: _Node) -> str:
+        if isinstance(node, _Call):
+            return f"{node.function}({', '.join(map(self.show, node.arguments))})"
+        return ".".join(node.path) if isinstance(node, _Column) else str(node)
+
+    def _is_in(self, node: _Call) -> Predicate:
+        """TRUE for NULL if that is a member, and never NULL itself."""
+        field, members = self._field(node.arguments[0]), node.options["value_set"].values
+        if members is None or node.options["null_matching_behavior"].as_py() != _MATCH:
+            raise UnsupportedConditionError
+        if pa.types.is_floating(field.arrow_type) or pa.types.is_floating(members.type):  # by their bits
+            raise UnsupportedConditionError
+        null = bind.is_null(field)
+        found = bind.one_of(field, [_user_value(member, field) for member in members.drop_null()])
+        return bind.disjunction([found, null]) if members.null_count else bind.conjunction([found, bind.negation(null)])
+
+    def _like(self, node: _Call) -> Predicate:
+        pattern = node.options["pattern"].as_py()
+        if node.options["ignore_case"].as_py():
+            raise UnsupportedConditionError
+        return bind.text_match(self._field(node.arguments[0]), pattern, at_end=node.function == "ends_with")
+
+    def _compare(self, op: Op, left: _Node, right: _Node) -> Predicate:
+        if isinstance(left, pa.Scalar) and isinstance(right, _Column):
+            op, left, right = bind.MIRROR[op], right, left
+        field = self._field(left)
+        is_float = pa.types.is_floating(field.arrow_type)
+        if not isinstance(right, pa.Scalar):
+            other = self._field(right)
+            if is_float or other.arrow_type != field.arrow_type:
+                raise UnsupportedConditionError
+            return bind.compare(op, field, other)
+        value = _user_value(right, field)
+        if value.value != value.value:
+            raise UnsupportedConditionError
+        found = bind.compare(op, field, value)
+        if not is_float or op not in (">", ">=") or value.kind is None:
+            return found
+        nan = bind.compare("=", field, Value(Domain.FLOAT64, float("nan")))
+        return bind.conjunction([found, bind.negation(nan)])
+
+
+_MATCH = 0
+"""Of ``null_matching_behavior``: NULL is a member like any other."""
+
+
+def _user_value(scalar: pa.Scalar, field: Field) -> Value:
+    """A literal that Arrow compares with a column as dolmen does."""
+    if not scalar.is_valid:
+        return NULL
+    if pa.types.is_timestamp(scalar.type):
+        scalar = scalar.cast(pa.timestamp("us", scalar.type.tz))
+    if pa.types.is_dictionary(scalar.type):
+        raise UnsupportedConditionError
+    domain, own = domain_of(scalar.type), domain_of(field.arrow_type)
+    is_decimal = pa.types.is_decimal(scalar.type) or pa.types.is_decimal(field.arrow_type)
+    are_numbers = domain is not None and own is not None and domain.is_number and own.is_number and not is_decimal
+    if domain is None or not (domain is own or are_numbers):
+        raise UnsupportedConditionError
+    return Value(domain, to_plain(pa.array([scalar], scalar.type))[0])
 
 
 Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], RowSource]

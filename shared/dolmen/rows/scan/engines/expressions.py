@@ -243,6 +243,15 @@ class Evaluator:
                 f"{short_repr(texts[0])} gives values of a type that no column can have: {error}"
             ) from error
 
+    def is_true(self, text: str, sides: Sides) -> pa.Array:
+        """Whether a condition is TRUE, for each row. As after WHERE, what is behind an AND may not be evaluated.
+
+        Raises InputError if it fails for a row.
+        """
+        is_true = f"CASE WHEN ({text}\n) THEN TRUE ELSE FALSE END"
+        with self._explaining(text):
+            return one_array(self._run(f"SELECT {is_true} FROM {_join_sides(sides)}", [text], sides).column(0))  # noqa: S608 - of one expression
+
     def close(self) -> None:
         self._connection.close()
 
@@ -273,12 +282,14 @@ class Evaluator:
 
     def _read(self, text: str) -> Any:
         with self._explaining(text):
-            [(body,)] = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({text}\n)"]).fetchall()
+            serialize = "SELECT json_serialize_sql(?), json_serialize_sql(?)"
+            [(body, bare)] = self._connection.execute(serialize, [f"SELECT ({text}\n)", f"SELECT {text}"]).fetchall()
         tree = _decode(body, text)
         if tree["error"]:
             raise _refusal(text, tree["error_message"])
         select = tree["statements"][0]["node"]
         is_one = len(tree["statements"]) == 1 and len(select.get("select_list", ())) == 1
+        is_one = is_one and not _decode(bare, text)["error"]  # parentheses in it are pairs
         if not is_one or select["from_table"]["type"] != "EMPTY" or select["where_clause"] or select["modifiers"]:
             raise InputError(f"{short_repr(text)} is no single expression")
         reject_functions(body, self._connection)
