@@ -34,7 +34,8 @@ Operand = tuple[Any, str]  # a value in a predicate, and its type in the file; "
 Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of the table, and the type in the file
 
 FEATURES = {
-    "predicate-expressions", "column-defaults", "widened-columns", "tags", "erasures", "adopted-files", "indexes",
+    "predicate-expressions", "predicate-fields", "column-defaults", "widened-columns", "tags", "erasures",
+    "adopted-files", "indexes",
 }  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")
@@ -97,8 +98,7 @@ def read_segment(get: Get, reference: Json) -> list[Any]:
         for entry in entries:
             entry["footer"] = [entry[f"footer_{member}"] for member in ("offset", "length", "crc32")]
             vector = ("object", "offset", "length", "crc32", "cardinality")
-            has_vector = entry["vector_object"] is not None
-            entry["vector"] = {member: entry[f"vector_{member}"] for member in vector} if has_vector else None
+            entry["vector"] = {member: entry[f"vector_{member}"] for member in vector if entry["vector_object"]} or None
     else:
         magic, length, frame = struct.unpack_from("<4sQQ", data)
         text = pa.CompressedInputStream(pa.BufferReader(data[20 : 20 + frame]), "zstd").read()
@@ -144,8 +144,10 @@ def from_json(value: Any, type_: str) -> Any:
 def from_arrow(array: pa.Array) -> list[Any]:
     """The values of an array."""
     if pa.types.is_temporal(array.type):
-        unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(array.type) else (1, pa.int64())
-        return [None if value is None else value * unit for value in array.cast(whole).to_pylist()]
+        kind, unit, whole = pa.time64("us") if pa.types.is_time(array.type) else pa.timestamp("us"), 1, pa.int64()
+        if pa.types.is_date(array.type):
+            kind, unit, whole = pa.date32(), DAY_US, pa.int32()
+        return [None if value is None else value * unit for value in array.cast(kind).cast(whole).to_pylist()]
     return array.to_pylist()
 
 
@@ -166,7 +168,7 @@ def evaluate(term: Json, row: dict[int, Operand]) -> Operand:
         return from_json(term["value"], type_), type_
     if kind == "call":
         return call(term["function"], [evaluate(argument, row) for argument in term["args"]], type_)
-    check(kind == "column", f"a term of kind {kind} is unknown")
+    check(kind in ("column", "field"), f"a term of kind {kind} is unknown")
     value, stored = row[term["id"]]
     type_ = min({type_, stored} & FLOATS, default=type_)
     return nearest(value, type_) if type_ in FLOATS and value is not None else value, type_
@@ -295,21 +297,32 @@ def find_column(table: pa.Table, column: Json, mapping: list[Json] | None) -> tu
 
     One that the file lacks has its default in all rows.
     """
-    inner: Json = {}
-    if mapping is None:
-        ids = [int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in table.schema]
-        found = [position for position, id_ in enumerate(ids) if id_ == column["id"]]
-    else:
-        inner = next((each for each in mapping if each["id"] == column["id"]), {"names": []})
-        found = [position for position, name in enumerate(table.column_names) if name in inner["names"]]
-    if found:
-        array = pa.concat_arrays([pa.array([], table.schema.types[found[0]]), *table.column(found[0]).chunks])
-        return convert(array, column, None if mapping is None else inner.get("fields", [])), str(array.type)
+    for id_, array, inner in columns_in(table, mapping):
+        if id_ == column["id"]:
+            return convert(array, column, inner), str(array.type)
     value, target = from_json(column.get("initial_default"), column["type"]), arrow_field(column).type
-    if value is None or not pa.types.is_temporal(target):
-        return pa.array([value] * table.num_rows, target), ""
-    unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(target) else (1, pa.int64())
-    return pa.array([value // unit] * table.num_rows, whole).cast(target), ""
+    value = value // DAY_US if pa.types.is_date(target) and value is not None else value
+    return pa.array([value] * table.num_rows, target), ""
+
+
+def columns_in(table: pa.Table, mapping: list[Json] | None) -> Iterator[tuple[int, pa.Array, list[Json] | None]]:
+    """The columns of a file, or the fields of a struct: the id, the values, and the mapping of the fields inside."""
+    for field, column in zip(table.schema, table.columns, strict=True):
+        own: Json = {"id": int((field.metadata or {}).get(b"PARQUET:field_id", -1)), "fields": None}
+        if mapping is not None:
+            own = next((each for each in mapping if field.name in each["names"]), {"id": -1})
+        yield own["id"], pa.concat_arrays([pa.array([], field.type), *column.chunks]), own.get("fields", [])
+
+
+def struct_fields(table: pa.Table, mapping: list[Json] | None) -> Columns:
+    """The fields of structs in a file, at every depth, in the types of the file."""
+    found: Columns = {}
+    for _, array, inner in columns_in(table, mapping):
+        if pa.types.is_struct(array.type):
+            stored = pa.table(array.flatten(), schema=pa.schema(list(array.type)))  # NULL where the struct is
+            leaves = [each for each in columns_in(stored, inner) if not pa.types.is_nested(each[1].type)]
+            found |= {id_: (child, str(child.type)) for id_, child, _ in leaves} | struct_fields(stored, inner)
+    return found
 
 
 def convert(array: pa.Array, column: Json, mapping: list[Json] | None) -> pa.Array:
@@ -345,23 +358,24 @@ def hidden_rows(get: Get, entry: Json, columns: Columns, tombstones: list[Json])
         check(is_sound, f"{vector['object']}: a deletion vector is wrong")
     for tombstone in tombstones:
         if entry.get("applied_through", 0) < tombstone.get("ts", 0):
-            ids = tombstone.get("here", tombstone["columns"])
-            named = [columns.get(id_, (pa.nulls(entry["rows"]), "")) for id_ in ids]
+            here = dict(zip(tombstone["columns"], tombstone.get("here", tombstone["columns"]), strict=True))
+            ids, is_match = matcher(get, tombstone)
+            named = [columns.get(here.get(id_, id_), (pa.nulls(entry["rows"]), "")) for id_ in ids]
             cells = [[(value, type_) for value in from_arrow(array)] for array, type_ in named]
-            is_match = matcher(get, tombstone)
             with localcontext(prec=100):  # exact: no number has more digits
                 hidden.update(i for i in range(entry["rows"]) if is_match([column[i] for column in cells]))
     return hidden
 
 
-def matcher(get: Get, tombstone: Json) -> Callable[[list[Operand]], bool]:
-    """Whether a tombstone matches a row, by the values of its columns."""
+def matcher(get: Get, tombstone: Json) -> tuple[list[int], Callable[[list[Operand]], bool]]:
+    """The columns and fields of structs that a tombstone names, and whether it matches a row, by their values."""
     ids, kind = tombstone["columns"], tombstone["kind"]
     check(kind in ("where", "keys"), f"a tombstone of kind {kind} is unknown")
     check(set(tombstone.get("needs", ())) <= FEATURES, f"a tombstone needs {tombstone.get('needs')}")
     if kind == "where":
         predicate = tombstone.get("predicate") or json.loads(read_object(get, tombstone["blob"]))
-        return lambda row: truth(predicate, dict(zip(ids, row, strict=True))) is True
+        ids = list({each["id"] for each in objects_in(predicate) if each.get("kind") in ("column", "field")})
+        return ids, lambda row: truth(predicate, dict(zip(ids, row, strict=True))) is True
     if tombstone.get("values") is not None:
         pairs = zip(tombstone["values"], tombstone["types"], strict=True)
         columns = [[from_json(value, type_) for value in values] for values, type_ in pairs]
@@ -369,7 +383,15 @@ def matcher(get: Get, tombstone: Json) -> Callable[[list[Operand]], bool]:
         columns = [from_arrow(column.combine_chunks()) for column in read_parquet(read_object(get, tombstone["blob"]))]
     keys = set(zip(*columns, strict=True))  # none contains NULL
     check(len(keys) == tombstone["count"], f"a tombstone has {len(keys)} keys, not {tombstone['count']}")
-    return lambda row: tuple(value for value, _ in row) in keys
+    return ids, lambda row: tuple(value for value, _ in row) in keys
+
+
+def objects_in(value: Any) -> Iterator[Json]:
+    """The objects in a JSON value, at every depth."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects_in(each)
 
 
 def erased_from(erasure: Json, entry: Json) -> list[Json]:
@@ -378,12 +400,11 @@ def erased_from(erasure: Json, entry: Json) -> list[Json]:
     known = {field["id"]: field for field in entry["schema"]["fields"] + entry["schema"].get("dropped", [])}
     deletes = [each for each in erasure.get("tables", ()) if each["uuid"] in lineage]
     if deletes:
-        found = []
-        for each in deletes:
-            fields = each.get("columns", [])
-            if all(known.get(field["id"], field).get("added_ts") == field.get("added_ts") for field in fields):
-                found.append({**each["tombstone"], "fields": fields})
-        return found
+        pairs = [(each["tombstone"], each.get("columns", [])) for each in deletes]
+        now = [ids_in([known[field["id"]] for field in fields if field["id"] in known]) for _, fields in pairs]
+        named = [ids_in(fields) for _, fields in pairs]
+        same = [one | other == other | one for one, other in zip(now, named, strict=True)]
+        return [{**one, "fields": fields} for (one, fields), is_same in zip(pairs, same, strict=True) if is_same]
     subject = entry.get("properties", {}).get("subject")
     column = next((field for field in entry["schema"]["fields"] if field["name"] == subject), None)
     if column is None or not erasure.get("subject"):
@@ -393,6 +414,11 @@ def erased_from(erasure: Json, entry: Json) -> list[Json]:
     values = [value for value in erasure["subject"] if isinstance(value, int) == is_number]
     keys = {"kind": "keys", "columns": [column["id"]], "values": [values], "count": len(values)}
     return [{**keys, "types": ["int64" if is_number else "string"], "ts": erasure["ts"]}]
+
+
+def ids_in(fields: list[Json]) -> dict[int, int]:
+    """The ids of columns and of the fields inside them, each with the time when it was added."""
+    return {each["id"]: each.get("added_ts", 0) for each in objects_in(fields) if "id" in each}
 
 
 def remembered_from(erasure: Json, owner: Json, entry: Json) -> list[Json]:
@@ -463,7 +489,7 @@ class Database:
             mapping = entry["schema"].get("mapping", []) if file["path"].startswith("adopted/names/") else None
             stored, commit_ts = read_file(self._get, file), {**COMMIT_TS, "initial_default": file.get("row_ts", 0)}
             columns = {field["id"]: find_column(stored, field, mapping) for field in [*known.values(), commit_ts]}
-            hidden = hidden_rows(self._get, file, columns, tombstones)
+            hidden = hidden_rows(self._get, file, struct_fields(stored, mapping) | columns, tombstones)
             rest = [position for position in range(file["rows"]) if position not in hidden]
             data = pa.table([columns[field["id"]][0] for field in shown], schema=schema)
             parts.append(data.take(pa.array(rest, pa.int64())))

@@ -56,6 +56,10 @@ SCHEMA = pa.schema(
         ("opens", pa.time64("us")),
         ("started", pa.timestamp("us")),
         ("raw", pa.binary()),
+        (
+            "address",
+            pa.struct([("zip", pa.string()), ("city", pa.string()), ("geo", pa.struct([("lat", pa.float64())]))]),
+        ),
     ]
 )
 
@@ -80,6 +84,12 @@ def _events() -> dolmen.Table:
         "opens": [time(8), time(12, 30), None, time(9)],
         "started": [datetime(2026, 1, 1, 8, 30), None, datetime(2026, 1, 2, 9), datetime(1999, 12, 31)],
         "raw": [b"\xaab", b"", None, b"a"],
+        "address": [
+            {"zip": "10115", "city": "Berlin", "geo": {"lat": 52.53}},
+            {"zip": "10117", "city": None, "geo": None},
+            None,
+            {"zip": None, "city": "Paris", "geo": {"lat": None}},
+        ],
     }
     table.append(pa.table(columns, table.schema))
     return table
@@ -96,7 +106,13 @@ def _texts() -> list[str]:
 
 @pytest.mark.parametrize(
     ("example", "counts"),
-    [("text", [1, 2, 3, 2]), ("parameters", [2, 1, 3, 2]), ("mappings", [1, 1, 1]), ("computed", [1, 0, 2, 2])],
+    [
+        ("text", [1, 2, 3, 2]),
+        ("parameters", [2, 1, 3, 2]),
+        ("mappings", [1, 1, 1]),
+        ("fields", [1, 1, 2]),
+        ("computed", [1, 0, 2, 2]),
+    ],
 )
 def test_every_example_finds_what_it_says(example: str, counts: list[int]) -> None:
     source = re.search(rf"<!-- example: {example} -->\n\n```python\n(.*?)```", PAGE, re.DOTALL)

@@ -43,6 +43,8 @@ SHORT_HISTORY = 16
 """The earlier commits that stay in any manifest: most writers find the outcome of their commit there."""
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
+PREDICATE_FIELDS = "predicate-fields"
+"""Tombstones may name fields of structs: predicates may have nodes of kind ``field``."""
 COLUMN_DEFAULTS = "column-defaults"
 """The value of a column in files that lack it may be another than NULL."""
 WIDENED_COLUMNS = "widened-columns"
@@ -55,7 +57,12 @@ ADOPTED_FILES = "adopted-files"
 """The feature of manifests that name adopted files."""
 INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
-FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES})
+FEATURES = frozenset(
+    {
+        PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES,
+        INDEXES,
+    }
+)  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""
 
 

@@ -6,7 +6,6 @@ become an int16. A date column may become a timestamp: dates compare as midnight
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.column_history import is_date_to_timestamp
-from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.schema import Field
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import ast, domains
 from dolmen.predicate import like as like_patterns
@@ -27,6 +26,7 @@ from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import NULL as NULL_VALUE
 from dolmen.predicate.constants import Value, from_text
 from dolmen.predicate.domains import Domain, Function, Op, domain_of
+from dolmen.predicate.names import InnerField
 
 
 class Computed(NamedTuple):
@@ -56,35 +56,6 @@ _LITERAL_TYPES = {
     Domain[each.domain]: each.stored for each in TYPES if each.domain not in (None, "EXACT") and each.stored
 }
 """The type of literals by domain, except for exact numbers, whose type depends on the column and on the number."""
-
-_MOST_NAMES = 30
-_HINTS = {
-    "none": "write IS NULL", "nil": "write IS NULL", "nan": "write 'nan'", "inf": "write 'inf'",
-    "infinity": "write 'inf'",
-}  # fmt: skip
-
-
-def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
-    """The column of this name, ignoring case. Raises PredicateError if there is not one, or it is nested.
-
-    ``quoted``: whether a column with exactly this name wins over columns whose names differ only in case.
-    """
-    fields = [field for field in schema.fields if field.name.lower() == name.lower()]
-    if quoted and len(fields) > 1:
-        fields = [field for field in fields if field.name == name] or fields
-    if len(fields) > 1:
-        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in fields)}: quote its exact name")
-    if not fields:
-        names = [field.name for field in schema.fields]
-        close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
-        similar = [each for each in names if each.lower() in close]
-        listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-        hint = f"did you mean {similar[0]!r}?" if similar else _HINTS.get(name.lower(), f"there are: {listed}")
-        text = "" if similar and not quoted else " (write texts in single quotes)"
-        raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
-    if is_nested(fields[0].arrow_type):
-        raise PredicateError(f"column {fields[0].name!r} is nested: nested columns cannot be used in predicates")
-    return fields[0]
 
 
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
@@ -257,6 +228,8 @@ def _column(field: Named) -> Term:
     if isinstance(field, Computed):
         return field.call
     assert isinstance(field.type, str), "nested columns are refused where names are looked up"
+    if isinstance(field, InnerField):
+        return ast.StructField(field.id, field.type, field.inside)
     return ast.Column(field.id, field.type)
 
 

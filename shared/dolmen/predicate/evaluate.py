@@ -8,7 +8,7 @@ Otherwise the column is cast to the wider type.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
+from dolmen.format.column_history import field_values
 from dolmen.format.types import one_array, to_array, to_mask, to_scalar
 from dolmen.predicate import ast, domains, like
 from dolmen.predicate.ast import Predicate, Term
@@ -151,7 +152,8 @@ def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
     """TRUE, FALSE or NULL (unknown) for every row.
 
     ``columns``: by id, the columns that the predicate names, in any type that widens to the bound one. Dictionaries and
-    arrays of type null are allowed. Raises SchemaError: a column's type does not support the predicate's comparison.
+    arrays of type null are allowed. For a field of a struct either its own values or the struct, whose type has ids.
+    Raises SchemaError: a column's type does not support the predicate's comparison.
     """
     result = _evaluate(p, columns)
     if isinstance(result, pa.Scalar):
@@ -202,10 +204,21 @@ def values_of(column: Term, columns: Columns) -> Any:
     """The values of a column or call, without dictionary encoding."""
     if isinstance(column, ast.Call):
         return _call_values(column, columns)
-    array = columns[column.id]
+    array = columns[column.id] if column.id in columns else _inside(column, columns)
     if pa.types.is_dictionary(array.type):
         return array.cast(array.type.value_type)
     return array.cast(column.arrow_type) if pa.types.is_null(array.type) else array
+
+
+def _inside(column: ast.Column, columns: Columns) -> Any:
+    assert column.path, f"column {column.id} is missing"
+    return field_values(columns[column.column_id], column.path)
+
+
+def with_fields(columns: Columns, used: Iterable[ast.Column]) -> dict[int, Any]:
+    """The columns, and by their own ids the fields of structs among ``used``. Columns of files differ in these ids."""
+    missing = {each for each in used if each.id not in columns}
+    return {**columns, **{each.id: _inside(each, columns) for each in missing}}
 
 
 def _call_values(call: ast.Call, columns: Columns) -> Any:

@@ -31,9 +31,10 @@ from dolmen.predicate.ast import (
     check_count,
     columns,
 )
-from dolmen.predicate.bind import Side, find_column
+from dolmen.predicate.bind import Side
 from dolmen.predicate.constants import LISTS, Interval, Value, check_characters, from_python
 from dolmen.predicate.domains import MAX_DIGITS, NAMES, Domain, Op
+from dolmen.predicate.names import Name, find_column, find_key
 from dolmen.predicate.sql_parser import parse_shape, syntax_error, tokenize
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class TreeReader:
                 return read(self, node)
             if node.key in _COMPARISONS:
                 return self._compare(node, _COMPARISONS[node.key])
-            if node.key in ("column", "literal", "null", "boolean") or node.key in _ARITHMETIC:
+            if node.key in ("column", "dot", "literal", "null", "boolean") or node.key in _ARITHMETIC:
                 side = self.side(node)
                 if not isinstance(side, Value):
                     return bind.truth(side)
@@ -301,12 +302,8 @@ class TreeReader:
             _allow_only(node, "this")
             node = node.this
         with add_position(node):
-            if node.key != "column":
-                return self._call(node)
-            _allow_only(node, "this")
-            if node.this.key != "identifier":
-                raise refusal(node)
-            return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
+            names = _names_in(node)
+            return find_column(names, self.schema) if names else self._call(node)
 
     def _call(self, node: exp.Expression) -> Side:
         if node.key in _ARITHMETIC:
@@ -410,6 +407,21 @@ def _chain(node: exp.Expression) -> list[exp.Expression]:
     return operands
 
 
+def _names_in(node: exp.Expression) -> list[Name]:
+    """The parts of a column's name; none for another node."""
+    parts = []
+    while node.key == "dot":
+        parts.append(node.expression)
+        node = node.this
+    if node.key == "column":
+        parts += [part for name in ("this", "table", "db", "catalog") if (part := node.args.get(name)) is not None]
+    elif parts:
+        parts.append(node)
+    if any(part.key != "identifier" for part in parts):
+        raise refusal(node)
+    return [Name(part.name, bool(part.args.get("quoted"))) for part in reversed(parts)]
+
+
 def _cast_target(node: exp.Expression) -> pa.DataType:
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
@@ -455,8 +467,6 @@ def refusal(node: exp.Expression) -> PredicateError:
         advice = "a predicate is about one row: aggregate with db.sql"
     elif node.key in _COMPARISONS:
         advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
-    elif node.key == "column" and node.args.get("table"):
-        advice = "write the column's name alone"
     elif "column" in parts:
         advice = f"with columns you can use + - * / %, CAST and {', '.join(NAMES)}"
     else:
@@ -495,7 +505,7 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
     for name, value in source.items():
         if not isinstance(name, str):
             raise PredicateError(f"a mapping's keys are column names, not {short_repr(name)}")
-        field = find_column(name, schema)
+        field = find_key(name, schema)
         try:
             conditions.append(_read_pairs(field, value) if isinstance(value, Mapping) else _equal(field, value))
         except PredicateError as error:
