@@ -34,8 +34,8 @@ Operand = tuple[Any, str]  # a value in a predicate, and its type in the file; "
 Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of the table, and the type in the file
 
 FEATURES = {
-    "predicate-expressions", "predicate-fields", "column-defaults", "widened-columns", "tags", "erasures",
-    "adopted-files", "indexes",
+    "predicate-expressions", "predicate-fields", "predicate-functions", "column-defaults", "widened-columns", "tags",
+    "erasures", "adopted-files", "indexes",
 }  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")
@@ -194,8 +194,7 @@ def truth(predicate: Json, row: dict[int, Operand]) -> Any:
         decisive = kind == "or"
         return decisive if decisive in results else None if None in results else not decisive
     if kind == "not":
-        result = truth(predicate["arg"], row)
-        return None if result is None else not result
+        return {True: False, False: True}.get(truth(predicate["arg"], row))
     if kind == "constant":
         return predicate["value"]
     check(kind in ("compare", "in", "is_null", "like", "truth"), f"a predicate of kind {kind} is unknown")
@@ -220,6 +219,21 @@ def is_like(text: str, pattern: str, escape: str = "", ignore_case: bool = False
     return re.fullmatch(expression, text, re.DOTALL) is not None
 
 
+def add_interval(us: int, months: int, days: int, rest: int) -> int | None:
+    """A time after an interval; None beyond the range of timestamps."""
+    day, time = divmod(us, DAY_US)
+    if months:
+        month = date_part(us, "year") * 12 + date_part(us, "month") - 1 + months
+        day = min(first_day(month) + date_part(us, "day"), first_day(month + 1)) - 1
+    us = (day + days) * DAY_US + time + rest
+    return us if -(2**63) <= us < 2**63 else None
+
+
+def first_day(month: int) -> int:
+    """The first day of a month, counted from the year 0, as days since 1970-01-01."""
+    return (date(month // 12 % 400 + 2000, month % 12 + 1, 1) - date(1970, 1, 1)).days + (month // 4800 - 5) * 146_097
+
+
 def date_part(us: int, part: str) -> int:
     """The year, month or day of a time. The calendar repeats after 400 years."""
     eras, day = divmod(us // DAY_US + date(1970, 1, 1).toordinal() - 1, 146_097)
@@ -232,16 +246,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "%": lambda a, b: int(Decimal(a) % b) if b else None,  # with the sign of the dividend
     "lower": lambda text: pc.utf8_lower(text).as_py(), "upper": lambda text: pc.utf8_upper(text).as_py(),
     "year": lambda us: date_part(us, "year"), "month": lambda us: date_part(us, "month"),
-    "day": lambda us: date_part(us, "day"),
+    "day": lambda us: date_part(us, "day"), "add_interval": add_interval, "abs": abs, "length": len,
     "hour": lambda us: us // 3_600_000_000 % 24, "minute": lambda us: us // 60_000_000 % 60,
+    "coalesce": lambda *values: values[0],
 }  # fmt: skip
 
 
 def call(function: str, arguments: list[Operand], type_: str) -> Operand:
     """The result of a function. Its arguments may be wider in the file than they were when the predicate was bound."""
     check(function in FUNCTIONS or function == "cast", f"the function {function} is unknown")
-    values = [value for value, _ in arguments]
-    if None in values:
+    values = [value for value, _ in arguments if value is not None]
+    if not values or (len(values) < len(arguments) and function != "coalesce"):
         return None, type_
     if function == "cast":
         return cast(values[0], type_), type_
@@ -320,8 +335,8 @@ def struct_fields(table: pa.Table, mapping: list[Json] | None) -> Columns:
     for _, array, inner in columns_in(table, mapping):
         if pa.types.is_struct(array.type):
             stored = pa.table(array.flatten(), schema=pa.schema(list(array.type)))  # NULL where the struct is
-            leaves = [each for each in columns_in(stored, inner) if not pa.types.is_nested(each[1].type)]
-            found |= {id_: (child, str(child.type)) for id_, child, _ in leaves} | struct_fields(stored, inner)
+            found |= {id_: (child, str(child.type)) for id_, child, _ in columns_in(stored, inner)}
+            found |= struct_fields(stored, inner)
     return found
 
 
@@ -354,8 +369,7 @@ def hidden_rows(get: Get, entry: Json, columns: Columns, tombstones: list[Json])
     hidden: set[int] = set()
     if vector := entry.get("vector"):
         hidden = set(BitMap.deserialize(read_object(get, vector)))
-        is_sound = len(hidden) == vector["cardinality"] and max(hidden, default=-1) < entry["rows"]
-        check(is_sound, f"{vector['object']}: a deletion vector is wrong")
+        check(len(hidden) == vector["cardinality"] and max(hidden, default=-1) < entry["rows"], "a vector is wrong")
     for tombstone in tombstones:
         if entry.get("applied_through", 0) < tombstone.get("ts", 0):
             here = dict(zip(tombstone["columns"], tombstone.get("here", tombstone["columns"]), strict=True))
@@ -386,12 +400,10 @@ def matcher(get: Get, tombstone: Json) -> tuple[list[int], Callable[[list[Operan
     return ids, lambda row: tuple(value for value, _ in row) in keys
 
 
-def objects_in(value: Any) -> Iterator[Json]:
+def objects_in(value: Any) -> list[Json]:
     """The objects in a JSON value, at every depth."""
-    if isinstance(value, dict):
-        yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from objects_in(each)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [value] * isinstance(value, dict) + [one for each in inner for one in objects_in(each)]
 
 
 def erased_from(erasure: Json, entry: Json) -> list[Json]:
@@ -402,8 +414,7 @@ def erased_from(erasure: Json, entry: Json) -> list[Json]:
     if deletes:
         pairs = [(each["tombstone"], each.get("columns", [])) for each in deletes]
         now = [ids_in([known[field["id"]] for field in fields if field["id"] in known]) for _, fields in pairs]
-        named = [ids_in(fields) for _, fields in pairs]
-        same = [one | other == other | one for one, other in zip(now, named, strict=True)]
+        same = [one | ids_in(fields) == ids_in(fields) | one for one, (_, fields) in zip(now, pairs, strict=True)]
         return [{**one, "fields": fields} for (one, fields), is_same in zip(pairs, same, strict=True) if is_same]
     subject = entry.get("properties", {}).get("subject")
     column = next((field for field in entry["schema"]["fields"] if field["name"] == subject), None)
@@ -429,11 +440,6 @@ def remembered_from(erasure: Json, owner: Json, entry: Json) -> list[Json]:
     return [{**each, "here": [ids[names[id_]] for id_ in each["columns"]], "fields": []} for each in found]
 
 
-def age(pair: Json) -> tuple[int, int]:
-    """The order of the pairs of `applied_through` and `vector` that a file has had."""
-    return pair.get("applied_through", 0), (pair.get("vector") or {"cardinality": 0})["cardinality"]
-
-
 # Versions and tables
 
 
@@ -451,8 +457,7 @@ class Database:
     def _read_manifest(self, key: str, expected: Json, *members: str) -> Json:
         manifest = unseal(self._get(key), key)
         name = f"manifest/v{manifest['version']:020}-{manifest['attempt']}.json"
-        is_right = key == name and all(manifest[member] == expected[member] for member in members)
-        check(is_right, f"{key}: this is the manifest of another commit")
+        check(key == name and all(manifest[each] == expected[each] for each in members), f"{key}: it is another one")
         return manifest
 
     def versions(self) -> list[int]:
@@ -497,9 +502,8 @@ class Database:
 
     def _whole(self, entry: Json) -> Json:
         """A table entry with all members: that of an idle table is in a segment."""
-        if entry.get("section") is None:
-            return entry
-        return next(each for each in read_segment(self._get, entry["section"]) if each["uuid"] == entry["uuid"])
+        entries = [entry] if entry.get("section") is None else read_segment(self._get, entry["section"])
+        return next(each for each in entries if each["uuid"] == entry["uuid"])
 
     def _live_files(self, entry: Json) -> Iterator[Json]:
         """The live files of a table, each with the newest of its pairs of `applied_through` and `vector`."""
@@ -509,7 +513,8 @@ class Database:
                 uuid = file["path"].rpartition("/")[2].removesuffix(".parquet")
                 if uuid not in removed:
                     pairs = [file, *(overlay for overlay in overlays if overlay["file"] == uuid)]
-                    newest = max(pairs, key=age)
+                    ages = [(x.get("applied_through", 0), (x.get("vector") or {}).get("cardinality", 0)) for x in pairs]
+                    newest = pairs[ages.index(max(ages))]
                     through = max(newest.get("applied_through", 0), segment.get("resolved_through", 0))
                     yield {**file, "applied_through": through, "vector": newest.get("vector")}
         yield from entry.get("files", ())
@@ -537,11 +542,9 @@ def main() -> None:
     if not (given.directory / "_latest_manifest").exists():
         parser.error(f"{given.directory} is not a database: it has no _latest_manifest")
     database = Database(lambda key: (given.directory / key).read_bytes())
-    if given.table is None:
-        print(*database.tables(given.version), sep="\n")
-    else:
-        for row in database.rows(given.table, given.version).to_pylist():
-            print(json.dumps(row, default=str, ensure_ascii=False))
+    rows = database.rows(given.table, given.version).to_pylist() if given.table else []
+    lines = [json.dumps(row, default=str, ensure_ascii=False) for row in rows]
+    print("".join(f"{line}\n" for line in (lines if given.table else database.tables(given.version))), end="")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ VALUES: dict[pa.DataType, tuple[Any, ...]] = {
     pa.int8(): (-128, 0, 3, 127),
     pa.int32(): (-1, 0, 3, 2**31 - 1),
     pa.int64(): (-1, 0, 3, 2**40),
-    pa.float32(): (0.0, -0.0, 0.1, float("nan"), float("inf")),
+    pa.float32(): (0.0, -0.0, 0.10000000149011612, float("nan"), float("inf")),
     pa.float64(): (0.0, -0.0, 0.1, float("nan"), 1.5),
     pa.bool_(): (True, False),
 }

@@ -103,20 +103,45 @@ def _computed(rng: Rng, name: str, arrow_type: pa.DataType, literal: Callable[[]
             f"TRY_CAST({name} AS TINYINT) IS {rng.choice(['', 'NOT '])}NULL",
             f"{name}::VARCHAR {operator} '{rng.randint(-20, 20)}'",
             f"(-{name}) {operator} {small}",
+            f"coalesce({name}, {small}) {operator} {literal()}",
         ]
+        if not t.is_signed_integer(arrow_type) or arrow_type.bit_width < 64:  # DuckDB's overflows at the least value
+            forms.append(f"abs({name} + 0.5) {operator} 3.5")
         return rng.choice(forms if arrow_type == pa.uint64() else [*forms, remainder, remainder])
     if t.is_decimal(arrow_type) and arrow_type.precision <= 15:
         forms = [f"{name} * 2 {operator} {literal()}", f"{name} - 0.5 {operator} {literal()}", f"{name} / 4 > 0.25"]
-        return rng.choice(forms)
+        return rng.choice(
+            [*forms, f"abs({name}) {operator} {literal()}", f"coalesce({name}, 1.5) {operator} {literal()}"]
+        )
     if t.is_floating(arrow_type):
         forms = [f"{name} * 0.5 {operator} {literal()}", f"{name} + 1 {operator} {literal()}", f"{name} / 0 = 'nan'"]
+        forms += [
+            f"isnan({name})",
+            f"abs({name}) {operator} {literal()}",
+            f"coalesce({name}, 'nan') {operator} {literal()}",
+        ]
         return rng.choice([*forms, f"-{name} {operator} {literal()}", f"{name}::DOUBLE {operator} {literal()}"])
     if t.is_string(arrow_type):
         function = rng.choice(["lower", "upper"])
         text = literal()
+        if rng.random() < 0.6:
+            looked_for = _text(text[1:-1].replace("''", "'")[: rng.randint(0, 3)])
+            test = rng.choice(["starts_with", "ends_with", "contains"])
+            return rng.choice(
+                [
+                    f"length({name}) {operator} {rng.randint(0, 4)}",
+                    f"coalesce({name}, {text}) {operator} {literal()}",
+                    f"{test}({name}, {looked_for})",
+                    f"{test}({function}({name}), {looked_for})",
+                ]
+            )
         forms = [f"= {text}", f"LIKE {text[:-1]}%'", f"IN ({text}, '', 'ab', 'AB')", f"= {function}({name})", "IS NULL"]
         return f"{function}({name}) {rng.choice(forms)}"
     if t.is_date(arrow_type) or t.is_timestamp(arrow_type):
+        if rng.random() < 0.4:
+            span = f"INTERVAL '{rng.randint(-14, 14)} months {rng.randint(-40, 40)} days {rng.randint(-5, 5)} hours'"
+            moved = f"{name} {rng.choice('+-')} {span}"
+            return rng.choice([f"{moved} {operator} {name}", f"year({moved}) {operator} 2001", f"{moved} IS NULL"])
         day = "" if t.is_date(arrow_type) else f"CAST({name} AS DATE) {operator} DATE '2001-09-09'"
         forms = [f"year({name}) {operator} 2001", f"month({name}) {operator} 6", f"day({name}) {operator} 15"]
         return rng.choice([*forms, day or forms[0], f"extract(month FROM {name}) IN (1, 2, 12)"])

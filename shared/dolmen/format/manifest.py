@@ -45,6 +45,8 @@ PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 PREDICATE_FIELDS = "predicate-fields"
 """Tombstones may name fields of structs: predicates may have nodes of kind ``field``."""
+PREDICATE_FUNCTIONS = "predicate-functions"
+"""Tombstones may call functions that readers of ``predicate-expressions`` need not know."""
 COLUMN_DEFAULTS = "column-defaults"
 """The value of a column in files that lack it may be another than NULL."""
 WIDENED_COLUMNS = "widened-columns"
@@ -59,8 +61,8 @@ INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
 FEATURES = frozenset(
     {
-        PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES,
-        INDEXES,
+        PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, PREDICATE_FUNCTIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES,
+        ADOPTED_FILES, INDEXES,
     }
 )  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""

@@ -9,7 +9,7 @@ form of its value (``dolmen.format.types``)::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import reduce
 from itertools import product
@@ -297,6 +297,19 @@ def columns_in(term: Term | Literal) -> tuple[Column, ...]:
 def computes(p: Predicate) -> bool:
     """Whether a leaf has a call, which neither statistics nor keys can judge."""
     return any(isinstance(term, Call) for term in terms_of(p))
+
+
+def functions(p: Predicate) -> frozenset[Function]:
+    """All functions that the predicate calls."""
+    own = frozenset(function for term in terms_of(p) for function in _functions_in(term))
+    return reduce(or_, map(functions, children(p)), own)
+
+
+def _functions_in(term: Term | Literal) -> Iterator[Function]:
+    if isinstance(term, Call):
+        yield term.function
+        for arg in term.args:
+            yield from _functions_in(arg)
 
 
 def uses_calls(p: Predicate) -> bool:

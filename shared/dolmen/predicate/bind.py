@@ -24,7 +24,7 @@ from dolmen.predicate import ast, domains
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import NULL as NULL_VALUE
-from dolmen.predicate.constants import Value, from_text
+from dolmen.predicate.constants import Interval, Value, from_text
 from dolmen.predicate.domains import Domain, Function, Op, domain_of
 from dolmen.predicate.names import InnerField
 
@@ -51,6 +51,8 @@ Named: TypeAlias = Field | Computed
 Side: TypeAlias = Named | Value
 _NAMED = (Field, Computed)
 
+_MOST_MONTHS, _MOST_DAYS = 10_000_000, 300_000_000
+"""More than there are between the first and the last timestamp."""
 _MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _LITERAL_TYPES = {
     Domain[each.domain]: each.stored for each in TYPES if each.domain not in (None, "EXACT") and each.stored
@@ -139,7 +141,8 @@ def truth(field: Named) -> Predicate:
             f"{_describe(field)} is {short_type(field.type)}, not a condition; compare it with something"
         )
     column = _column(field)
-    assert isinstance(column, ast.Column), "no function of columns returns a boolean"
+    if isinstance(column, ast.Call):
+        return compare("=", field, Value(Domain.BOOLEAN, True))
     return ast.Truth(column)
 
 
@@ -185,6 +188,57 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
         return args[0]
     result_type = domains.result_of(function, [term.arrow_type for term in terms], target)
     return Computed(ast.Call(function, tuple(terms), str(result_type)))
+
+
+def coalesce(sides: Sequence[Side]) -> Side:
+    """The first of these values that is not NULL. Raises PredicateError."""
+    args: list[Side] = []
+    for side in sides:
+        if isinstance(side, Value) and side.kind is None:
+            continue
+        args.append(side)
+        if isinstance(side, Value):  # it is never NULL, so the others are not looked at
+            break
+    if len(args) < 2:
+        return args[0] if args else NULL_VALUE
+    first = args[0]
+    assert isinstance(first, _NAMED)
+    terms = [_any_argument(_coerce(arg, first)) for arg in args]
+    result_type = domains.result_of("coalesce", [term.arrow_type for term in terms])
+    return Computed(ast.Call("coalesce", tuple(terms), str(result_type)))
+
+
+def add_interval(side: Named, span: Interval) -> Side:
+    """A date or timestamp after an interval. Raises PredicateError."""
+    if abs(span.months) > _MOST_MONTHS or abs(span.days) > _MOST_DAYS or abs(span.us) >= 2**63:
+        raise PredicateError("the interval is longer than the range of timestamps")
+    term, parts = _column(side), [ast.Literal("int64", part) for part in span]
+    result_type = domains.result_of("add_interval", [term.arrow_type, *(part.arrow_type for part in parts)])
+    return Computed(ast.Call("add_interval", (term, *parts), str(result_type)))
+
+
+def is_nan(field: Named) -> Predicate:
+    domain = domain_of(field.arrow_type)
+    if domain is None or not domain.is_float:
+        raise PredicateError(f"only floats can be NaN, and {_describe(field)} is {short_type(field.type)}")
+    return compare("=", field, Value(domain, float("nan")))
+
+
+def contains(field: Named, text: Value, before: str, after: str) -> Predicate:
+    """Whether a string has a text, with any text (``%``) or none before and after it."""
+    if text.kind not in (None, Domain.TEXT):
+        raise PredicateError("the text to look for is written in single quotes")
+    escaped = "".join(f"!{each}" if each in "%_!" else each for each in str(text.value or ""))
+    pattern = text if text.kind is None else Value(Domain.TEXT, f"{before}{escaped}{after}")
+    return like(field, pattern, "!" if "!" in escaped else None, False)
+
+
+def _any_argument(arg: Side) -> Term | ast.Literal:
+    if not isinstance(arg, Value):
+        return _column(arg)
+    if not isinstance(arg.kind, Domain):
+        raise PredicateError(f"coalesce takes columns and constants, not {arg.name}")
+    return _literal(arg, arg.kind, pa.int8())
 
 
 def _argument(function: Function, arg: Side) -> Term | ast.Literal:

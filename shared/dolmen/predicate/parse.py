@@ -31,7 +31,7 @@ from dolmen.predicate.ast import (
     check_count,
     columns,
 )
-from dolmen.predicate.bind import Side
+from dolmen.predicate.bind import Named, Side
 from dolmen.predicate.constants import LISTS, Interval, Value, check_characters, from_python
 from dolmen.predicate.domains import MAX_DIGITS, NAMES, Domain, Op
 from dolmen.predicate.names import Name, find_column, find_key
@@ -187,7 +187,7 @@ class TreeReader:
                 return read(self, node)
             if node.key in _COMPARISONS:
                 return self._compare(node, _COMPARISONS[node.key])
-            if node.key in ("column", "dot", "literal", "null", "boolean") or node.key in _ARITHMETIC:
+            if node.key in ("column", "dot", "literal", "null", "boolean", "coalesce") or node.key in _ARITHMETIC:
                 side = self.side(node)
                 if not isinstance(side, Value):
                     return bind.truth(side)
@@ -266,12 +266,14 @@ class TreeReader:
         side, tested = self.side(node.this), node.expression
         if tested.key == "null":
             return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
+        if _is_nan(tested) and not isinstance(side, Value):
+            return bind.is_nan(side)
         if tested.key == "boolean":
             if isinstance(side, Value):
                 raise PredicateError("IS TRUE and IS FALSE need a boolean column")
             holds = bind.truth(side) if tested.this else bind.negation(bind.truth(side))
             return bind.conjunction([holds, bind.negation(bind.is_null(side))])
-        raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
+        raise PredicateError("IS is followed by NULL, TRUE, FALSE, NAN or DISTINCT FROM")
 
     def _nullsafeneq(self, node: exp.Expression) -> Predicate:
         _allow_only(node, "this", "expression")
@@ -287,6 +289,21 @@ class TreeReader:
             raise PredicateError("LIKE needs a column on its left")
         p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
         return bind.negation(p) if node.args.get("negate") else p
+
+    def _isnan(self, node: exp.Expression) -> Predicate:
+        _allow_only(node, "this")
+        return bind.is_nan(self._column(node.this, "isnan"))
+
+    def _contains(self, node: exp.Expression) -> Predicate:
+        _allow_only(node, "this", "expression")
+        before, after = _AROUND[node.key]
+        return bind.contains(self._column(node.this, node.key), self.constant(node.expression), before, after)
+
+    def _column(self, node: exp.Expression, function: str) -> Named:
+        side = self.side(node)
+        if isinstance(side, Value):
+            raise PredicateError(f"{function} is for columns: instead of a call with a constant, write its result")
+        return side
 
     def _escape(self, node: exp.Expression) -> Predicate:
         _allow_only(node, "this", "expression")
@@ -310,6 +327,10 @@ class TreeReader:
             _allow_only(node, "this", "expression", "safe", "typed")
             operator = _ARITHMETIC[node.key]
             a, b = self.side(node.this), self.side(node.expression)
+            if operator == "+" and isinstance(a, Value) and isinstance(a.value, Interval):
+                a, b = b, a
+            if operator in "+-" and isinstance(b, Value) and isinstance(b.value, Interval) and not isinstance(a, Value):
+                return bind.add_interval(a, b.value if operator == "+" else b.value.times(-1))
             if isinstance(a, Value) and isinstance(b, Value):
                 return constants.arithmetic(operator, a, b)
             if operator == "//":
@@ -319,6 +340,9 @@ class TreeReader:
             _allow_only(node, "this")
             a = self.side(node.this)
             return constants.negate(a) if isinstance(a, Value) else bind.compute("negate", (a,))
+        if node.key == "coalesce":
+            _allow_only(node, "this", "expressions")
+            return bind.coalesce([self.side(arg) for arg in (node.this, *node.expressions)])
         if node.key in ("cast", "trycast"):
             _allow_only(node, "this", "to", "safe")
             a, target = self.side(node.this), _cast_target(node)
@@ -338,10 +362,7 @@ class TreeReader:
     def _function(self, name: str, arg: exp.Expression, node: exp.Expression) -> Side:
         if name not in NAMES:
             raise refusal(node)
-        side = self.side(arg)
-        if isinstance(side, Value):
-            raise PredicateError(f"{name} is for columns: instead of a call with a constant, write its result")
-        return bind.compute(name, (side,))  # type: ignore[arg-type]
+        return bind.compute(name, (self._column(arg, name),))  # type: ignore[arg-type]
 
     def constant(self, node: exp.Expression) -> Value:
         side = self.side(node)
@@ -422,6 +443,10 @@ def _names_in(node: exp.Expression) -> list[Name]:
     return [Name(part.name, bool(part.args.get("quoted"))) for part in reversed(parts)]
 
 
+def _is_nan(node: exp.Expression) -> bool:
+    return node.key == "column" and node.name.upper() == "NAN" and not node.this.args.get("quoted")
+
+
 def _cast_target(node: exp.Expression) -> pa.DataType:
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
@@ -444,11 +469,13 @@ def _allow_only(node: exp.Expression, *allowed: str) -> None:
         raise refusal(node)
 
 
+_AROUND = {"startswith": ("", "%"), "endswith": ("%", ""), "contains": ("%", "%")}
+"""What may be before and after the text that functions look for."""
 _CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
     "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
     "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,
     "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
-    "nullsafeeq": TreeReader._nullsafeeq,
+    "nullsafeeq": TreeReader._nullsafeeq, "isnan": TreeReader._isnan, **dict.fromkeys(_AROUND, TreeReader._contains),
 }  # fmt: skip
 
 
@@ -468,7 +495,7 @@ def refusal(node: exp.Expression) -> PredicateError:
     elif node.key in _COMPARISONS:
         advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
     elif "column" in parts:
-        advice = f"with columns you can use + - * / %, CAST and {', '.join(NAMES)}"
+        advice = f"with columns you can use + - * / %, CAST, coalesce, isnan, contains, {', '.join(NAMES)}"
     else:
         advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"
     return PredicateError(f"{text} is not supported in a predicate; {advice}", position=position_of(node))

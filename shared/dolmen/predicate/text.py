@@ -10,6 +10,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
+from dolmen.base.units import SECOND_US
 from dolmen.format.schema import Field, Schema, child_fields, type_from_json
 from dolmen.format.types import Plain
 from dolmen.predicate import ast
@@ -114,9 +115,13 @@ def _call(call: ast.Call, schema: Schema) -> str:
         return f"TRY_CAST({args[0]} AS {_SQL_TYPES.get(call.type) or call.type.replace('decimal128', 'DECIMAL')})"
     if call.function == "negate":
         return f"-({args[0]})"
-    if len(args) == 2:
+    if call.function == "add_interval":
+        months, days, us = (int(arg.value) for arg in call.args[1:] if isinstance(arg, ast.Literal))  # type: ignore[arg-type]
+        seconds, rest = divmod(us, SECOND_US)
+        return f"({args[0]} + INTERVAL '{months} months {days} days {seconds} seconds {rest} us')"
+    if len(args) == 2 and call.function in ("+", "-", "*", "/", "%"):
         return f"({args[0]} {call.function} {args[1]})"
-    return f"{call.function}({args[0]})"
+    return f"{call.function}({', '.join(args)})"
 
 
 def _quote(text: str) -> str:
