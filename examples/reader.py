@@ -30,12 +30,13 @@ from pyroaring import BitMap
 
 Json = dict[str, Any]
 Get = Callable[[str], bytes]
+Mapping = list[Json] | None  # the names of columns in adopted files, by id
 Operand = tuple[Any, str]  # a value in a predicate, and its type in the file; "" if the file lacks the column
 Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of the table, and the type in the file
 
 FEATURES = {
-    "predicate-expressions", "column-defaults", "widened-columns", "tags", "erasures", "adopted-files", "indexes",
-    "constant-columns", "checks", "default-functions",
+    "predicate-expressions", "predicate-fields", "predicate-functions", "column-defaults", "widened-columns", "tags",
+    "erasures", "adopted-files", "indexes", "constant-columns", "checks", "default-functions",
 }  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")
@@ -98,9 +99,8 @@ def read_segment(get: Get, reference: Json) -> list[Any]:
         for entry in entries:
             entry["footer"] = [entry[f"footer_{member}"] for member in ("offset", "length", "crc32")]
             vector = ("object", "offset", "length", "crc32", "cardinality")
-            has_vector = entry["vector_object"] is not None
             entry["constants"] = json.loads(entry.get("constants") or "{}")
-            entry["vector"] = {member: entry[f"vector_{member}"] for member in vector} if has_vector else None
+            entry["vector"] = {member: entry[f"vector_{member}"] for member in vector if entry["vector_object"]} or None
     else:
         magic, length, frame = struct.unpack_from("<4sQQ", data)
         text = pa.CompressedInputStream(pa.BufferReader(data[20 : 20 + frame]), "zstd").read()
@@ -146,8 +146,10 @@ def from_json(value: Any, type_: str) -> Any:
 def from_arrow(array: pa.Array) -> list[Any]:
     """The values of an array."""
     if pa.types.is_temporal(array.type):
-        unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(array.type) else (1, pa.int64())
-        return [None if value is None else value * unit for value in array.cast(whole).to_pylist()]
+        kind, unit, whole = pa.time64("us") if pa.types.is_time(array.type) else pa.timestamp("us"), 1, pa.int64()
+        if pa.types.is_date(array.type):
+            kind, unit, whole = pa.date32(), DAY_US, pa.int32()
+        return [None if value is None else value * unit for value in array.cast(kind).cast(whole).to_pylist()]
     return array.to_pylist()
 
 
@@ -168,7 +170,7 @@ def evaluate(term: Json, row: dict[int, Operand]) -> Operand:
         return from_json(term["value"], type_), type_
     if kind == "call":
         return call(term["function"], [evaluate(argument, row) for argument in term["args"]], type_)
-    check(kind == "column", f"a term of kind {kind} is unknown")
+    check(kind in ("column", "field"), f"a term of kind {kind} is unknown")
     value, stored = row[term["id"]]
     type_ = min({type_, stored} & FLOATS, default=type_)
     return nearest(value, type_) if type_ in FLOATS and value is not None else value, type_
@@ -190,12 +192,10 @@ def truth(predicate: Json, row: dict[int, Operand]) -> Any:
     """True, False, or None for NULL."""
     kind = predicate["kind"]
     if kind in ("and", "or"):
-        results = {truth(argument, row) for argument in predicate["args"]}
-        decisive = kind == "or"
+        results, decisive = {truth(argument, row) for argument in predicate["args"]}, kind == "or"
         return decisive if decisive in results else None if None in results else not decisive
     if kind == "not":
-        result = truth(predicate["arg"], row)
-        return None if result is None else not result
+        return {True: False, False: True}.get(truth(predicate["arg"], row))
     if kind == "constant":
         return predicate["value"]
     check(kind in ("compare", "in", "is_null", "like", "truth"), f"a predicate of kind {kind} is unknown")
@@ -220,6 +220,21 @@ def is_like(text: str, pattern: str, escape: str = "", ignore_case: bool = False
     return re.fullmatch(expression, text, re.DOTALL) is not None
 
 
+def add_interval(us: int, months: int, days: int, rest: int) -> int | None:
+    """A time after an interval; None beyond the range of timestamps."""
+    day, time = divmod(us, DAY_US)
+    if months:
+        month = date_part(us, "year") * 12 + date_part(us, "month") - 1 + months
+        day = min(first_day(month) + date_part(us, "day"), first_day(month + 1)) - 1
+    us = (day + days) * DAY_US + time + rest
+    return us if -(2**63) <= us < 2**63 else None
+
+
+def first_day(month: int) -> int:
+    """The first day of a month, counted from the year 0, as days since 1970-01-01."""
+    return (date(month // 12 % 400 + 2000, month % 12 + 1, 1) - date(1970, 1, 1)).days + (month // 4800 - 5) * 146_097
+
+
 def date_part(us: int, part: str) -> int:
     """The year, month or day of a time. The calendar repeats after 400 years."""
     eras, day = divmod(us // DAY_US + date(1970, 1, 1).toordinal() - 1, 146_097)
@@ -232,16 +247,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "%": lambda a, b: int(Decimal(a) % b) if b else None,  # with the sign of the dividend
     "lower": lambda text: pc.utf8_lower(text).as_py(), "upper": lambda text: pc.utf8_upper(text).as_py(),
     "year": lambda us: date_part(us, "year"), "month": lambda us: date_part(us, "month"),
-    "day": lambda us: date_part(us, "day"),
+    "day": lambda us: date_part(us, "day"), "add_interval": add_interval, "abs": abs, "length": len,
     "hour": lambda us: us // 3_600_000_000 % 24, "minute": lambda us: us // 60_000_000 % 60,
+    "coalesce": lambda *values: values[0],
 }  # fmt: skip
 
 
 def call(function: str, arguments: list[Operand], type_: str) -> Operand:
     """The result of a function. Its arguments may be wider in the file than they were when the predicate was bound."""
     check(function in FUNCTIONS or function == "cast", f"the function {function} is unknown")
-    values = [value for value, _ in arguments]
-    if None in values:
+    values = [value for value, _ in arguments if value is not None]
+    if not values or (len(values) < len(arguments) and function != "coalesce"):
         return None, type_
     if function == "cast":
         return cast(values[0], type_), type_
@@ -253,10 +269,8 @@ def call(function: str, arguments: list[Operand], type_: str) -> Operand:
 
 def cast(value: Any, type_: str) -> Any:
     """A value in another type; None if the type does not have it."""
-    if type_ in FLOATS:
-        return nearest(value, type_)
-    if type_ == "string":
-        return str(value).lower()  # of a bool: true, false
+    if type_ in {"string", *FLOATS}:
+        return nearest(value, type_) if type_ in FLOATS else str(value).lower()  # of a bool: true, false
     if type_ == "date32[day]":
         return value // DAY_US * DAY_US
     if decimal := re.fullmatch(r"decimal128\((\d+), (\d+)\)", type_):
@@ -272,7 +286,7 @@ def cast(value: Any, type_: str) -> Any:
 
 def read_file(get: Get, entry: Json) -> pa.Table:
     """All rows of a data file."""
-    path = entry["path"]
+    path, (offset, length, crc32) = entry["path"], entry["footer"]
     if adopted := ADOPTED.fullmatch(path):
         key = unquote(adopted[3])
         check(quote(key, safe="=/") == adopted[3], f"{path}: the path could be written otherwise")
@@ -281,7 +295,6 @@ def read_file(get: Get, entry: Json) -> pa.Table:
         check(KEY.fullmatch(path) is not None, f"{path}: this reader reads no file from there")
         data = get(path)
     check(len(data) == entry["size"], f"{path}: the size is wrong")
-    offset, length, crc32 = entry["footer"]
     footer = data[offset:]
     check((len(footer), zlib.crc32(footer)) == (length, crc32), f"{path}: the footer is damaged")
     blocks = footer[: -8 - int.from_bytes(footer[-8:-4], "little")]
@@ -292,34 +305,39 @@ def read_file(get: Get, entry: Json) -> pa.Table:
     return table
 
 
-def find_column(
-    table: pa.Table, column: Json, mapping: list[Json] | None, constant: list[Any] | None = None
-) -> tuple[pa.Array, str]:
-    """A column, or a field of a struct, by its id or by a mapping of names; and its type in the file.
-
-    One that the file lacks has its default in all rows, and one with a constant has that.
-    """
-    inner, found = dict[str, Any](), list[int]()
+def find_column(table: pa.Table, column: Json, mapping: Mapping, constants: Json) -> tuple[pa.Array, str]:
+    """A column or field, by its id or a mapping of names, or else its constant or default; and its type in the file."""
+    constant = constants.get(str(column["id"]))
+    for id_, array, inner in columns_in(table, mapping) if constant is None else ():
+        if id_ == column["id"]:
+            return convert(array, column, inner), str(array.type)
     type_, json_value = constant or (column["type"], column.get("initial_default"))
-    if constant is not None:
-        pass
-    elif mapping is None:
-        ids = [int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in table.schema]
-        found = [position for position, id_ in enumerate(ids) if id_ == column["id"]]
-    else:
-        inner = next((each for each in mapping if each["id"] == column["id"]), {"names": []})
-        found = [position for position, name in enumerate(table.column_names) if name in inner["names"]]
-    if found:
-        array = pa.concat_arrays([pa.array([], table.schema.types[found[0]]), *table.column(found[0]).chunks])
-        return convert(array, column, None if mapping is None else inner.get("fields", [])), str(array.type)
     value, target, stored = from_json(json_value, type_), arrow_field(column).type, type_ if constant else ""
-    if value is None or not pa.types.is_temporal(target):
-        return pa.array([value] * table.num_rows, target), stored
-    unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(target) else (1, pa.int64())
-    return pa.array([value // unit] * table.num_rows, whole).cast(target), stored
+    value = value // DAY_US if pa.types.is_date(target) and value is not None else value
+    return pa.array([value] * table.num_rows, target), stored
 
 
-def convert(array: pa.Array, column: Json, mapping: list[Json] | None) -> pa.Array:
+def columns_in(table: pa.Table, mapping: Mapping) -> Iterator[tuple[int, pa.Array, Mapping]]:
+    """The columns of a file, or the fields of a struct: the id, the values, and the mapping of the fields inside."""
+    for field, column in zip(table.schema, table.columns, strict=True):
+        own: Json = {"id": int((field.metadata or {}).get(b"PARQUET:field_id", -1)), "fields": None}
+        if mapping is not None:
+            own = next((each for each in mapping if field.name in each["names"]), {"id": -1})
+        yield own["id"], pa.concat_arrays([pa.array([], field.type), *column.chunks]), own.get("fields", [])
+
+
+def struct_fields(table: pa.Table, mapping: Mapping) -> Columns:
+    """The fields of structs in a file, at every depth, in the types of the file."""
+    found: Columns = {}
+    for _, array, inner in columns_in(table, mapping):
+        if pa.types.is_struct(array.type):
+            stored = pa.table(array.flatten(), schema=pa.schema(list(array.type)))  # NULL where the struct is
+            found |= {id_: (child, str(child.type)) for id_, child, _ in columns_in(stored, inner)}
+            found |= struct_fields(stored, inner)
+    return found
+
+
+def convert(array: pa.Array, column: Json, mapping: Mapping) -> pa.Array:
     """An array of a file in the type of its column, with the fields inside found as columns are."""
     type_, target, nulls = column["type"], arrow_field(column).type, array.is_null()
     if isinstance(array, pa.ExtensionArray):
@@ -329,7 +347,7 @@ def convert(array: pa.Array, column: Json, mapping: list[Json] | None) -> pa.Arr
     ((kind, fields),) = type_.items()
     if kind == "struct":
         stored = pa.Table.from_struct_array(array)
-        children = [find_column(stored, field, mapping)[0] for field in fields]
+        children = [find_column(stored, field, mapping, {})[0] for field in fields]
         return pa.StructArray.from_arrays(children, fields=list(target), mask=nulls)
     inside = [None, None] if mapping is None else [*(each.get("fields", []) for each in mapping), [], []]
     if kind == "list":
@@ -348,27 +366,27 @@ def hidden_rows(get: Get, entry: Json, columns: Columns, tombstones: list[Json])
     hidden: set[int] = set()
     if vector := entry.get("vector"):
         hidden = set(BitMap.deserialize(read_object(get, vector)))
-        is_sound = len(hidden) == vector["cardinality"] and max(hidden, default=-1) < entry["rows"]
-        check(is_sound, f"{vector['object']}: a deletion vector is wrong")
+        check(len(hidden) == vector["cardinality"] and max(hidden, default=-1) < entry["rows"], "a vector is wrong")
     for tombstone in tombstones:
         if entry.get("applied_through", 0) < tombstone.get("ts", 0):
-            ids = tombstone.get("here", tombstone["columns"])
-            named = [columns.get(id_, (pa.nulls(entry["rows"]), "")) for id_ in ids]
+            here = dict(zip(tombstone["columns"], tombstone.get("here", tombstone["columns"]), strict=True))
+            ids, is_match = matcher(get, tombstone)
+            named = [columns.get(here.get(id_, id_), (pa.nulls(entry["rows"]), "")) for id_ in ids]
             cells = [[(value, type_) for value in from_arrow(array)] for array, type_ in named]
-            is_match = matcher(get, tombstone)
             with localcontext(prec=100):  # exact: no number has more digits
                 hidden.update(i for i in range(entry["rows"]) if is_match([column[i] for column in cells]))
     return hidden
 
 
-def matcher(get: Get, tombstone: Json) -> Callable[[list[Operand]], bool]:
-    """Whether a tombstone matches a row, by the values of its columns."""
+def matcher(get: Get, tombstone: Json) -> tuple[list[int], Callable[[list[Operand]], bool]]:
+    """The columns and fields of structs that a tombstone names, and whether it matches a row, by their values."""
     ids, kind = tombstone["columns"], tombstone["kind"]
     check(kind in ("where", "keys"), f"a tombstone of kind {kind} is unknown")
     check(set(tombstone.get("needs", ())) <= FEATURES, f"a tombstone needs {tombstone.get('needs')}")
     if kind == "where":
         predicate = tombstone.get("predicate") or json.loads(read_object(get, tombstone["blob"]))
-        return lambda row: truth(predicate, dict(zip(ids, row, strict=True))) is True
+        ids = list({each["id"] for each in objects_in(predicate) if each.get("kind") in ("column", "field")})
+        return ids, lambda row: truth(predicate, dict(zip(ids, row, strict=True))) is True
     if tombstone.get("values") is not None:
         pairs = zip(tombstone["values"], tombstone["types"], strict=True)
         columns = [[from_json(value, type_) for value in values] for values, type_ in pairs]
@@ -376,7 +394,13 @@ def matcher(get: Get, tombstone: Json) -> Callable[[list[Operand]], bool]:
         columns = [from_arrow(column.combine_chunks()) for column in read_parquet(read_object(get, tombstone["blob"]))]
     keys = set(zip(*columns, strict=True))  # none contains NULL
     check(len(keys) == tombstone["count"], f"a tombstone has {len(keys)} keys, not {tombstone['count']}")
-    return lambda row: tuple(value for value, _ in row) in keys
+    return ids, lambda row: tuple(value for value, _ in row) in keys
+
+
+def objects_in(value: Any) -> list[Json]:
+    """The objects in a JSON value, at every depth."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [value] * isinstance(value, dict) + [one for each in inner for one in objects_in(each)]
 
 
 def erased_from(erasure: Json, entry: Json) -> list[Json]:
@@ -385,12 +409,10 @@ def erased_from(erasure: Json, entry: Json) -> list[Json]:
     known = {field["id"]: field for field in entry["schema"]["fields"] + entry["schema"].get("dropped", [])}
     deletes = [each for each in erasure.get("tables", ()) if each["uuid"] in lineage]
     if deletes:
-        found = []
-        for each in deletes:
-            fields = each.get("columns", [])
-            if all(known.get(field["id"], field).get("added_ts") == field.get("added_ts") for field in fields):
-                found.append({**each["tombstone"], "fields": fields})
-        return found
+        pairs = [(each["tombstone"], each.get("columns", [])) for each in deletes]
+        now = [ids_in([known[field["id"]] for field in fields if field["id"] in known]) for _, fields in pairs]
+        same = [one | ids_in(fields) == ids_in(fields) | one for one, (_, fields) in zip(now, pairs, strict=True)]
+        return [{**one, "fields": fields} for (one, fields), is_same in zip(pairs, same, strict=True) if is_same]
     subject = entry.get("properties", {}).get("subject")
     column = next((field for field in entry["schema"]["fields"] if field["name"] == subject), None)
     if column is None or not erasure.get("subject"):
@@ -402,17 +424,17 @@ def erased_from(erasure: Json, entry: Json) -> list[Json]:
     return [{**keys, "types": ["int64" if is_number else "string"], "ts": erasure["ts"]}]
 
 
+def ids_in(fields: list[Json]) -> dict[int, int]:
+    """The ids of columns and of the fields inside them, each with the time when it was added."""
+    return {each["id"]: each.get("added_ts", 0) for each in objects_in(fields) if "id" in each}
+
+
 def remembered_from(erasure: Json, owner: Json, entry: Json) -> list[Json]:
     """The tombstones of an erasure on the table that remembers the keys of the rows deleted from another, its owner."""
     names = {field["id"]: field["name"] for field in owner["schema"]["fields"]}
     ids = {field["name"]: field["id"] for field in entry["schema"]["fields"]}
     found = [each for each in erased_from(erasure, owner) if set(each["columns"]) <= set(owner.get("primary_key", ()))]
     return [{**each, "here": [ids[names[id_]] for id_ in each["columns"]], "fields": []} for each in found]
-
-
-def age(pair: Json) -> tuple[int, int]:
-    """The order of the pairs of `applied_through` and `vector` that a file has had."""
-    return pair.get("applied_through", 0), (pair.get("vector") or {"cardinality": 0})["cardinality"]
 
 
 # Versions and tables
@@ -432,8 +454,7 @@ class Database:
     def _read_manifest(self, key: str, expected: Json, *members: str) -> Json:
         manifest = unseal(self._get(key), key)
         name = f"manifest/v{manifest['version']:020}-{manifest['attempt']}.json"
-        is_right = key == name and all(manifest[member] == expected[member] for member in members)
-        check(is_right, f"{key}: this is the manifest of another commit")
+        check(key == name and all(manifest[each] == expected[each] for each in members), f"{key}: it is another one")
         return manifest
 
     def versions(self) -> list[int]:
@@ -469,12 +490,9 @@ class Database:
         for file in self._live_files(entry):
             mapping = entry["schema"].get("mapping", []) if file["path"].startswith("adopted/names/") else None
             stored, commit_ts = read_file(self._get, file), {**COMMIT_TS, "initial_default": file.get("row_ts", 0)}
-            constants = file.get("constants", {})
-            columns = {
-                field["id"]: find_column(stored, field, mapping, constants.get(str(field["id"])))
-                for field in [*known.values(), commit_ts]
-            }
-            hidden = hidden_rows(self._get, file, columns, tombstones)
+            constants, needed = file.get("constants", {}), [*known.values(), commit_ts]
+            columns = {field["id"]: find_column(stored, field, mapping, constants) for field in needed}
+            hidden = hidden_rows(self._get, file, struct_fields(stored, mapping) | columns, tombstones)
             rest = [position for position in range(file["rows"]) if position not in hidden]
             data = pa.table([columns[field["id"]][0] for field in shown], schema=schema)
             parts.append(data.take(pa.array(rest, pa.int64())))
@@ -482,9 +500,8 @@ class Database:
 
     def _whole(self, entry: Json) -> Json:
         """A table entry with all members: that of an idle table is in a segment."""
-        if entry.get("section") is None:
-            return entry
-        return next(each for each in read_segment(self._get, entry["section"]) if each["uuid"] == entry["uuid"])
+        entries = [entry] if entry.get("section") is None else read_segment(self._get, entry["section"])
+        return next(each for each in entries if each["uuid"] == entry["uuid"])
 
     def _live_files(self, entry: Json) -> Iterator[Json]:
         """The live files of a table, each with the newest of its pairs of `applied_through` and `vector`."""
@@ -494,7 +511,8 @@ class Database:
                 uuid = file["path"].rpartition("/")[2].removesuffix(".parquet")
                 if uuid not in removed:
                     pairs = [file, *(overlay for overlay in overlays if overlay["file"] == uuid)]
-                    newest = max(pairs, key=age)
+                    ages = [(x.get("applied_through", 0), (x.get("vector") or {}).get("cardinality", 0)) for x in pairs]
+                    newest = pairs[ages.index(max(ages))]
                     through = max(newest.get("applied_through", 0), segment.get("resolved_through", 0))
                     yield {**file, "applied_through": through, "vector": newest.get("vector")}
         yield from entry.get("files", ())
@@ -522,11 +540,9 @@ def main() -> None:
     if not (given.directory / "_latest_manifest").exists():
         parser.error(f"{given.directory} is not a database: it has no _latest_manifest")
     database = Database(lambda key: (given.directory / key).read_bytes())
-    if given.table is None:
-        print(*database.tables(given.version), sep="\n")
-    else:
-        for row in database.rows(given.table, given.version).to_pylist():
-            print(json.dumps(row, default=str, ensure_ascii=False))
+    rows = database.rows(given.table, given.version).to_pylist() if given.table else []
+    lines = [json.dumps(row, default=str, ensure_ascii=False) for row in rows]
+    print("".join(f"{line}\n" for line in (lines if given.table else database.tables(given.version))), end="")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,11 @@ from dolmen.commit.uploads import MAX_REQUEST_BYTES
 from dolmen.format.schema import Schema
 from dolmen.predicate import ast, constants, sql_parser
 from dolmen.predicate.ast import Call, Predicate, children, terms_of
-from dolmen.predicate.domains import PARTS, Function
+from dolmen.predicate.domains import NAMES, Function
+from dolmen.predicate.evaluate import evaluate
 from dolmen.predicate.parse import _ARITHMETIC, _CASTS, _COMPARISONS, _CONDITIONS, OPERATORS, _cast_target, parse
+from support.particular_values import ROWS, cases
+from support.second_reader import load_reader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predicates.md").read_text()
 
@@ -56,6 +59,10 @@ SCHEMA = pa.schema(
         ("opens", pa.time64("us")),
         ("started", pa.timestamp("us")),
         ("raw", pa.binary()),
+        (
+            "address",
+            pa.struct([("zip", pa.string()), ("city", pa.string()), ("geo", pa.struct([("lat", pa.float64())]))]),
+        ),
     ]
 )
 
@@ -80,6 +87,12 @@ def _events() -> dolmen.Table:
         "opens": [time(8), time(12, 30), None, time(9)],
         "started": [datetime(2026, 1, 1, 8, 30), None, datetime(2026, 1, 2, 9), datetime(1999, 12, 31)],
         "raw": [b"\xaab", b"", None, b"a"],
+        "address": [
+            {"zip": "10115", "city": "Berlin", "geo": {"lat": 52.53}},
+            {"zip": "10117", "city": None, "geo": None},
+            None,
+            {"zip": None, "city": "Paris", "geo": {"lat": None}},
+        ],
     }
     table.append(pa.table(columns, table.schema))
     return table
@@ -100,6 +113,7 @@ def _texts() -> list[str]:
         ("text", [1, 2, 3, 2]),
         ("parameters", [2, 1, 3, 2]),
         ("mappings", [1, 1, 1]),
+        ("fields", [1, 1, 2]),
         ("computed", [1, 0, 2, 2]),
         ("expressions", [1, 3]),
         ("conditions", [2, 4, "positions"]),
@@ -133,6 +147,22 @@ def test_every_text_without_parameters_counts_as_in_duckdb() -> None:
         assert expected or text.startswith("user_id % 16 = 3"), f"{text} finds no row"
 
 
+def test_particular_values_are_what_the_page_says_on_every_engine() -> None:
+    schema, oracle, reader = Schema.from_arrow(ROWS.schema), duckdb.connect(), load_reader()
+    oracle.register("rows", ROWS)
+    oracle.execute("SET error_on_division_by_zero = false")
+    arrays = {field.id: ROWS[field.name] for field in schema.fields}
+    assert len(cases()) > 40
+    for text, row, expected in cases():
+        p = parse(text, schema, now_us=0)
+        (in_duckdb,) = oracle.execute(f"SELECT ({text}) FROM rows WHERE row = {row}").fetchone() or ("no row",)
+        values = {
+            id_: (reader.from_arrow(array.combine_chunks())[row], str(array.type)) for id_, array in arrays.items()
+        }
+        by_reader = reader.truth(ast.to_builtins(p), values)
+        assert (evaluate(p, arrays, 3)[row].as_py(), in_duckdb, by_reader) == (expected,) * 3, text
+
+
 def test_every_construct_of_the_grammar_has_an_example() -> None:
     schema = Schema.from_arrow(SCHEMA)
     constructs, calls = set(), set()
@@ -147,6 +177,8 @@ def test_every_construct_of_the_grammar_has_an_example() -> None:
         "trycast",
         "extract",
         "interval",
+        "coalesce",
+        "isnan",
     }
     assert known <= constructs, known - constructs
     assert calls == set(get_args(Function))
@@ -176,5 +208,5 @@ def test_the_operators_and_functions_are_those_of_the_code() -> None:
     table = PAGE.partition("<!-- operators -->")[2].partition("\n\nA value")[0]
     named = re.findall(r"`([^`]+)`", "".join(line.split("|")[1] for line in table.splitlines() if "`" in line))
     assert tuple(named) == OPERATORS
-    for function in (*PARTS, "lower", "upper"):
+    for function in (*NAMES, "coalesce", "isnan", "starts_with", "ends_with", "contains"):
         assert f"`{function}(" in PAGE

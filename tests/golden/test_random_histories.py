@@ -16,7 +16,7 @@ from dolmen_simulator.simulation import simulate
 from support.aging import Place
 from support.altered_history import in_memory
 from support.random_predicates import random_predicate
-from support.random_tables import FLAT, random_table
+from support.random_tables import FLAT, STRUCTS, random_table
 from support.second_reader import check_versions
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
@@ -57,7 +57,7 @@ def test_deletes_by_random_predicates(number: int) -> None:
     """Whether a predicate is TRUE for a row is specified without a doubt."""
     rng = random.Random(f"{SEED} {number}")
     place = Place()
-    data = random_table(rng, 12, FLAT)
+    data = random_table(rng, 12, (*FLAT, *STRUCTS))
     table = place.db.create_table("t", data.schema)
     table.append(data)
     version = place.db.version

@@ -6,15 +6,16 @@ import itertools
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dolmen.format.column_history import with_field_ids
 from dolmen.format.entries import Bounds, bounds, column_stats
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Field, Schema, child_fields
 from dolmen.format.types import to_plain
 from dolmen.predicate.ast import Predicate, columns, from_json, listed_tuples, to_json
 from dolmen.predicate.evaluate import evaluate, matches
@@ -23,7 +24,7 @@ from dolmen.predicate.prune import StatsVerdict, judge
 from dolmen.predicate.text import to_sql
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
-from support.random_tables import FLAT, random_table
+from support.random_tables import FLAT, STRUCTS, random_table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 1
@@ -55,12 +56,10 @@ def test_every_predicate_means_what_it_means_in_duckdb(shard: int, oracle: duckd
     seen: Counter[str] = Counter()
     sizes = itertools.cycle((40, 1, 40, 120, 0, 40, 40, 40))
     while seen["cases"] < CASES // SHARDS:
-        table = random_table(rng, next(sizes), FLAT)
+        table = random_table(rng, next(sizes), (*FLAT, *STRUCTS))
         stored = table
         if rng.random() < 0.3:  # the file is older than the table's schema
-            table = table.cast(
-                pa.schema([field.with_type(_WIDER.get(field.type, field.type)) for field in table.schema])
-            )
+            table = table.cast(pa.schema(map(_widen, table.schema)))
         oracle.from_arrow(table.append_column("_row", pa.array(range(len(table)), pa.int64()))).create_view(
             "t", replace=True
         )
@@ -73,6 +72,21 @@ def test_every_predicate_means_what_it_means_in_duckdb(shard: int, oracle: duckd
         assert seen["refused by DuckDB"] <= 0.05 * seen["cases"]
         assert seen["never"] >= 0.05 * seen["judged"]
         assert seen["always"] >= 0.02 * seen["judged"]
+
+
+def _widen(field: pa.Field) -> pa.Field:
+    if pa.types.is_struct(field.type):
+        return field.with_type(pa.struct(list(map(_widen, field.type))))
+    return field.with_type(_WIDER.get(field.type, field.type))
+
+
+def _leaves(field: Field, array: pa.Array) -> Iterator[tuple[Field, pa.Array]]:
+    """A column without children, or the fields of a struct, at every depth."""
+    if not pa.types.is_struct(array.type):
+        yield field, array
+        return
+    for child, values in zip(child_fields(field.type), array.flatten(), strict=True):
+        yield from _leaves(child, values)
 
 
 def _check(
@@ -118,13 +132,25 @@ def _columns(
     shape = rng.choice(["chunked", "one chunk", "dictionary"])
     found: dict[int, pa.Array | pa.ChunkedArray] = {}
     for column in columns(p):
-        array = table[schema.by_id[column].name]
+        field = schema.by_id[column]
+        array = table[field.name]
+        if pa.types.is_struct(array.type):
+            found[column] = with_field_ids(array.combine_chunks(), _with_ids(array.type, field.arrow_type))
+            continue
         if shape == "dictionary" and pa.types.is_string(array.type):
             array = array.dictionary_encode()
         if shape == "chunked" and len(array) > 2:
             array = pa.chunked_array([*array.slice(0, 1).chunks, *array.slice(1).chunks])
         found[column] = array if shape == "chunked" else array.combine_chunks()
     return found
+
+
+def _with_ids(stored: pa.DataType, now: pa.DataType) -> pa.DataType:
+    """The type of a struct in a file, with the ids of the table's type."""
+    pairs = ((own.type, field) for own, field in zip(stored, now, strict=True))
+    return pa.struct(
+        [field.with_type(_with_ids(own, field.type) if pa.types.is_struct(own) else own) for own, field in pairs]
+    )
 
 
 def _difference(text: str, p: Predicate, schema: Schema, table: pa.Table, found: pa.Array, expected: pa.Array) -> str:
@@ -148,8 +174,10 @@ def _check_keys(p: Predicate, schema: Schema, table: pa.Table, mask: pa.BooleanA
 def _check_verdict(
     rng: random.Random, p: Predicate, schema: Schema, table: pa.Table, mask: pa.BooleanArray, seen: Counter[str]
 ) -> None:
-    exact = {field.id: _exact_bounds(table[field.name].combine_chunks()) for field in schema.fields}
-    for stats in (exact, _looser(rng, exact, schema)):
+    columns = (leaf for field in schema.fields for leaf in _leaves(field, table[field.name].combine_chunks()))
+    leaves = {field.id: (_exact_bounds(array), field.arrow_type) for field, array in columns}
+    exact = {id_: own for id_, (own, _) in leaves.items()}
+    for stats in (exact, _looser(rng, exact, {id_: kind for id_, (_, kind) in leaves.items()})):
         verdict = judge(p, stats, len(table))
         seen["judged"] += len(table) > 0
         if verdict is StatsVerdict.NEVER:
@@ -172,7 +200,7 @@ def _exact_bounds(array: pa.Array) -> Bounds:
     return Bounds(min(plain), max(plain), array.null_count, nans)  # type: ignore[type-var]
 
 
-def _looser(rng: random.Random, exact: Mapping[int, Bounds], schema: Schema) -> dict[int, Bounds]:
+def _looser(rng: random.Random, exact: Mapping[int, Bounds], types: Mapping[int, pa.DataType]) -> dict[int, Bounds]:
     """What may be known instead: cut texts, bounds of more rows, missing counts, missing columns."""
     known: dict[int, Bounds] = {}
     for column, (least, greatest, nulls, nans) in exact.items():
@@ -191,5 +219,5 @@ def _looser(rng: random.Random, exact: Mapping[int, Bounds], schema: Schema) -> 
             known[column] = Bounds(least - 1, greatest + 1, nulls, nans)  # type: ignore[operator]
         else:
             stored = column_stats(least, greatest, nulls, nans)
-            known[column] = bounds(stored, schema.by_id[column].arrow_type)
+            known[column] = bounds(stored, types[column])
     return known

@@ -49,6 +49,9 @@ OVERFLOWS = {
     "u3 * u3 > 1": [False, False, True, True, True, None],
     "2 * i8 + 1 IN (3, 255)": [False, True, False, True, False, None],
     "CAST(i AS TINYINT) = 7": [False, True, False, None, None, None],
+    "abs(i8) = 128": [False, False, False, False, True, None],
+    "abs(i) > 9223372036854775807": [False, False, False, False, True, None],
+    "n + INTERVAL 290000 YEAR IS NULL": [False, False, False, False, True, True],
 }
 """What stops DuckDB with an error: dolmen computes on, or gives NULL."""
 
@@ -130,6 +133,44 @@ def oracle() -> duckdb.DuckDBPyConnection:
         "minute(z) = 59",
         "extract(year FROM z) = 2023",
         "hour(z) = hour(n)",
+        "abs(u) = 1",
+        "abs(d) = 2.25",
+        "abs(d) = 'nan'",
+        "abs(f) > 2",
+        "abs(c) = 99999.99",
+        "length(s) = 2",
+        "length(s) = 0",
+        "length(lower(s)) > 2",
+        "coalesce(i8, 5) = 5",
+        "coalesce(NULL, i8, i) = 7",
+        "coalesce(i8, u) = 1",
+        "coalesce(c, i8, 0.125) < 1",
+        "coalesce(d, f) = 'nan'",
+        "coalesce(f, 1) = 1",
+        "coalesce(f, i8, d) > 0.1",
+        "coalesce(s, 'x') = 'x'",
+        "ifnull(s, '') = ''",
+        "coalesce(b, FALSE)",
+        "NOT coalesce(b, TRUE)",
+        "coalesce(day, '1970-01-02') > '1970-01-01'",
+        "coalesce(z, TIMESTAMPTZ '2000-01-01 00:00:00+00') < '2000-01-02'",
+        "starts_with(s, 'A')",
+        "starts_with(lower(s), 'ä')",
+        "ends_with(s, 'ß')",
+        "contains(s, '')",
+        "contains(s, '%')",
+        "NOT contains(s, 'b')",
+        "starts_with(s, NULL)",
+        "isnan(d)",
+        "NOT isnan(f)",
+        "n + INTERVAL 1 DAY = '1970-01-02'",
+        "n - INTERVAL 1 MONTH < '1969-12-02'",
+        "n + INTERVAL '1 month 1 day' = '1970-02-02'",
+        "INTERVAL 90 MINUTE + z > '1970-01-01 01:30:00'",
+        "day + INTERVAL 1 MONTH = '1970-01-31'",
+        "day - INTERVAL 13 MONTH < '1970-01-01'",
+        "n + INTERVAL 13 MONTH > n + INTERVAL 395 DAY",
+        "year(z - INTERVAL 1 SECOND) = 1969",
         *OVERFLOWS,
     ],
 )
@@ -154,9 +195,30 @@ def test_columns_of_narrower_and_wider_files_compute_alike() -> None:
         small = pa.array([0, 1, 7, None], narrow)
         same = small.cast(SCHEMA.by_id[column].arrow_type)
         assert evaluate(p, {column: small}, 4).equals(evaluate(p, {column: same}, 4))
-    p = parse("i8 + 1 > 127 AND f * 2 > 0.1", SCHEMA, now_us=0)
+    text = "i8 + 1 > 127 AND f * 2 > 0.1 OR coalesce(f, i8, 0.5) = 0.5 OR abs(i8) = 128 OR abs(f) > 2"
+    p = parse(text, SCHEMA, now_us=0)
     wide = {1: TABLE["i8"].cast(pa.int64()), 6: TABLE["f"].cast(pa.float64())}
     assert evaluate(p, wide, 6).to_pylist() == evaluate(p, COLUMNS, 6).to_pylist()
+
+
+def test_functions_refuse_what_they_cannot_compute() -> None:
+    for text, expected in {
+        "length(i) = 1": "length is for strings, not for int64",
+        "abs(s) = 1": "abs is for numbers, not for string",
+        "isnan(i)": "only floats can be NaN, and column 'i' is int64",
+        "s IS NAN": "only floats can be NaN",
+        "coalesce(s, i) = 'a'": "coalesce takes values that can be compared, not string and int64",
+        "coalesce(z, n) = z": "coalesce takes values that can be compared",
+        "starts_with(s, lower(s))": "is not supported in a predicate",
+        "contains(i, '1')": "CAST integers AS VARCHAR",
+        "contains(s, 1)": "the text to look for is written in single quotes",
+        "i + INTERVAL 1 DAY > 1": "an INTERVAL is added to dates and timestamps, not to int64",
+        "n + INTERVAL 99999999 YEAR > n": "longer than the range of timestamps",
+        "starts_with('a', s)": "is for columns",
+        "n + INTERVAL 1 DAY": "not a condition",
+    }.items():
+        with pytest.raises(PredicateError, match=expected):
+            parse(text, SCHEMA, now_us=0)
 
 
 def test_what_no_writer_computes_is_not_read() -> None:
@@ -184,6 +246,13 @@ def test_a_reader_that_does_not_know_calls_refuses_the_database(
     table.append({"s": ["A"], "n": [3]})
     assert context_of(db).head.refresh().manifest.features == ("predicate-expressions",)
     assert dolmen.open(str(tmp_path)).table("t").scan().to_arrow()["n"].to_pylist() == [2, 3]
+    table.delete("starts_with(s, 'z') OR n IS NULL")
+    assert context_of(db).head.refresh().manifest.features == ("predicate-expressions",), "this is a LIKE"
+    table.delete("coalesce(length(s), 0) = 9")
+    assert context_of(db).head.refresh().manifest.features == ("predicate-expressions", "predicate-functions")
+    monkeypatch.setattr(manifest, "FEATURES", frozenset({"predicate-expressions"}))
+    with pytest.raises(UnsupportedFormatError, match="predicate-functions"):
+        dolmen.open(str(tmp_path)).table("t").count()
     monkeypatch.setattr(manifest, "FEATURES", frozenset())
     with pytest.raises(UnsupportedFormatError, match="predicate-expressions"):
         dolmen.open(str(tmp_path)).table("t").count()

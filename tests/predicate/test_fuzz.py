@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dolmen.errors import InputError
+from dolmen.format.column_history import with_field_ids
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import columns, from_json, listed_tuples, to_json
 from dolmen.predicate.evaluate import check_evaluates, evaluate
@@ -38,10 +39,14 @@ TABLE = pa.table(
         "seen": pa.array([0, -(2**63), 2**63 - 1, 1, None], pa.int64()).view(pa.timestamp("us")),
         "clock": pa.array([0, 1, 86_399_999_999, 5, None], pa.time64("us")),
         "tags": pa.array([["a"], [], None, ["b"], None], pa.list_(pa.string())),
+        "place": pa.array(
+            [{"zip": "a", "geo": {"n": 1}}, {"zip": None, "geo": None}, None, {"zip": "", "geo": {"n": None}}, None],
+            pa.struct([("zip", pa.string()), ("geo", pa.struct([("n", pa.int8())]))]),
+        ),
     }
 )
 SCHEMA = Schema.from_arrow(TABLE.schema)
-DATA = {field.id: TABLE[field.name] for field in SCHEMA.fields}
+DATA = {field.id: with_field_ids(TABLE[field.name].combine_chunks(), field.arrow_type) for field in SCHEMA.fields}
 
 LITERALS = [
     "0", "1", "-1", "2", "3.5", "1e3", "1e400", "0.1", "128", "18446744073709551616",
@@ -50,19 +55,21 @@ LITERALS = [
     "current_date", "DATE '2020-01-31'",
 ]  # fmt: skip
 OTHERS = ["?", ":x", "$1", "INTERVAL"]
-NAMES = [*TABLE.column_names, '"id"', "ID", "nope", "t.id", '"']
+NAMES = [*TABLE.column_names, '"id"', "ID", "nope", "t.id", '"', "place.zip", "place.geo.n", '"place"."ZIP"']
 WORDS = [
     "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ILIKE", "IS", "DISTINCT", "FROM", "ESCAPE", "CAST", "TRY_CAST",
     "AS", "BIGINT", "TINYINT", "VARCHAR", "DOUBLE", "DATE", "DECIMAL(4,2)", "TIMESTAMP", "TIMESTAMPTZ", "DAY",
-    "MONTH", "lower(", "upper(", "year(", "month(", "hour(", "extract(", "YEAR", "date_trunc(", "CASE", "WHEN",
+    "MONTH", "lower(", "upper(", "length(", "abs(", "isnan(", "coalesce(",
+    "contains(", "starts_with(", "NAN", "INTERVAL '1 month'", "INTERVAL 3 DAY", "year(", "month(", "hour(",
+    "extract(", "YEAR", "date_trunc(", "CASE", "WHEN",
     "THEN", "END", "SELECT", "EXISTS", "(", ")", ",", "=", "<>", "<", "<=", ">", ">=", "==", "+", "-", "*", "/",
     "%", "//", "::", "||", ";", ".", "--", "/*", "*/", "[", "]", "{", "}", "~", "^", "&", "|", "!", "@", "#",
     "$$", "e'", "x'",
 ]  # fmt: skip
 TYPES = ["TINYINT", "BIGINT", "UBIGINT", "DOUBLE", "FLOAT", "VARCHAR", "DATE", "TIMESTAMP", "DECIMAL(9,3)"]
-FUNCTIONS = ["lower", "upper", "year", "day", "hour", "-"]
+FUNCTIONS = ["lower", "upper", "length", "abs", "year", "day", "hour", "-"]
 SIDES = st.recursive(
-    st.sampled_from([*TABLE.column_names[:13], *LITERALS]),
+    st.sampled_from([*TABLE.column_names[:13], "place.zip", "place.geo.n", *LITERALS]),
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from("+-*/%"), inner).map(lambda each: f"({each[0]} {each[1]} {each[2]})"),
         st.tuples(st.sampled_from(FUNCTIONS), inner).map(lambda e: f"{e[0]}({e[1]})"),

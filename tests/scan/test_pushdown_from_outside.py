@@ -19,7 +19,7 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.scan import Scan
 from support.random_predicates import random_predicate
-from support.random_tables import FLAT, random_table
+from support.random_tables import FLAT, STRUCTS, random_table
 from support.tables import World
 from support.written import events
 
@@ -52,17 +52,20 @@ def test_duckdb_relations_give_the_rows_of_the_same_table_in_memory() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng, seen = random.Random(SEED), Counter[str]()
     for _ in range(TABLES):
-        rows = random_table(rng, rng.choice([0, 20, 40]), FLAT)
+        rows = random_table(rng, rng.choice([0, 20, 40]), (*FLAT, *STRUCTS))
         world = World(runtime=Runtime(threads=1))
         world.create(rows, group_rows=5, files=2)
-        connection = duckdb.connect(config={"threads": 1})
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.from_arrow(rows).create("t")
+        connection, memory = (duckdb.connect(config={"threads": 1}) for _ in range(2))
+        for each in (connection, memory):
+            each.execute("SET TimeZone = 'UTC'")
+        # On its own tables DuckDB 2.0 keeps rows for which a boolean field of a struct is NULL: WHERE s.flag.
+        memory.execute("SET disabled_optimizers = 'filter_pushdown'")
+        memory.from_arrow(rows).create("t")
         relation = world.db.table("t").to_duckdb(connection)
         for _ in range(10):
             condition = random_predicate(rng, rows)
             try:  # which part of a condition DuckDB looks at first, and so whether it fails, is its choice
-                expected = connection.table("t").filter(condition).to_arrow_table()
+                expected = memory.table("t").filter(condition).to_arrow_table()
                 found = relation.filter(condition).to_arrow_table()
             except (duckdb.ConversionException, duckdb.OutOfRangeException):
                 continue

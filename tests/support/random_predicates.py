@@ -6,7 +6,7 @@ Literals are drawn from the table's own values and their neighbours, so that mos
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
 
@@ -19,7 +19,7 @@ _SOME_TEXT = ("a", "ä", "", "b", "%", "_", "ab", "A", "\n", "'")
 
 
 def random_predicate(rng: Rng, table: pa.Table, depth: int | None = None) -> str:
-    """A condition on some columns of ``table``; nested columns are left alone.
+    """A condition on some columns of ``table`` and fields of its structs; lists and maps are left alone.
 
     Args:
         depth: maximum number of AND, OR and NOT above a comparison; random by default.
@@ -40,23 +40,35 @@ def quoted(name: str) -> str:
     return name if name.isidentifier() and name.isascii() else '"' + name.replace('"', '""') + '"'
 
 
+def terms(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The columns without children, and the fields of structs, by their names in SQL."""
+    found: dict[str, pa.ChunkedArray] = {}
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_struct(field.type):
+            inner = pa.table(column.combine_chunks().flatten(), schema=pa.schema(list(field.type)))
+            found |= {f"{quoted(field.name)}.{name}": array for name, array in terms(inner).items()}
+        elif not pa.types.is_nested(field.type):
+            found[quoted(field.name)] = column
+    return found
+
+
 def _leaf(rng: Rng, table: pa.Table) -> str:
-    field = rng.choice([field for field in table.schema if not pa.types.is_nested(field.type)])
-    name = quoted(field.name)
-    if rng.random() < 0.3:
-        name = name.upper() if name.isascii() else name
+    columns = terms(table)
+    plain = rng.choice(list(columns))
+    column = columns[plain]
+    name = plain.upper() if rng.random() < 0.3 and plain.isascii() else plain
 
     def literal() -> str:
-        return _literal(rng, table[field.name])
+        return _literal(rng, column)
 
     if rng.random() < 0.12:
-        return _computed(rng, name, field.type, literal)
+        return _computed(rng, name, column.type, literal)
     if rng.random() < 0.01:
         return rng.choice(["TRUE", "FALSE", "NULL", f"{name} IN (NULL)"])
-    if pa.types.is_boolean(field.type) and rng.random() < 0.5:
+    if pa.types.is_boolean(column.type) and rng.random() < 0.5:
         return rng.choice([name, f"NOT {name}", f"{name} IS TRUE", f"{name} IS NOT FALSE", f"{name} = TRUE"])
-    if pa.types.is_string(field.type) and rng.random() < 0.4:
-        return _like(rng, name, table[field.name])
+    if pa.types.is_string(column.type) and rng.random() < 0.4:
+        return _like(rng, name, column)
     forms: list[tuple[float, Callable[[], str]]] = [
         (8, lambda: f"{name} {rng.choice(_OPERATORS)} {literal()}"),
         (1, lambda: f"{literal()} {rng.choice(_OPERATORS)} {name}"),
@@ -64,12 +76,12 @@ def _leaf(rng: Rng, table: pa.Table) -> str:
         (3, lambda: f"{name} {rng.choice(['', 'NOT '])}IN ({_list(rng, literal)})"),
         (1, lambda: f"{name} IS {rng.choice(['', 'NOT '])}NULL"),
         (1, lambda: f"{name} IS {rng.choice(['', 'NOT '])}DISTINCT FROM {literal()}"),
-        (0.5, lambda: _tuples(rng, table)),
+        (0.5, lambda: _tuples(rng, columns)),
     ]
-    others = [other for other in table.schema if other.name != field.name and _comparable(field.type, other.type)]
+    others = [other for other in columns if other != plain and _comparable(column.type, columns[other].type)]
     if others:
         operator = rng.choice([*_OPERATORS, "IS DISTINCT FROM", "IS NOT DISTINCT FROM"])
-        forms.append((3, lambda: f"{name} {operator} {quoted(rng.choice(others).name)}"))
+        forms.append((3, lambda: f"{name} {operator} {rng.choice(others)}"))
     weights, makers = zip(*forms, strict=True)
     make: Callable[[], str] = rng.choices(makers, weights)[0]
     return make()
@@ -91,20 +103,45 @@ def _computed(rng: Rng, name: str, arrow_type: pa.DataType, literal: Callable[[]
             f"TRY_CAST({name} AS TINYINT) IS {rng.choice(['', 'NOT '])}NULL",
             f"{name}::VARCHAR {operator} '{rng.randint(-20, 20)}'",
             f"(-{name}) {operator} {small}",
+            f"coalesce({name}, {small}) {operator} {literal()}",
         ]
+        if not t.is_signed_integer(arrow_type) or arrow_type.bit_width < 64:  # DuckDB's overflows at the least value
+            forms.append(f"abs({name} + 0.5) {operator} 3.5")
         return rng.choice(forms if arrow_type == pa.uint64() else [*forms, remainder, remainder])
     if t.is_decimal(arrow_type) and arrow_type.precision <= 15:
         forms = [f"{name} * 2 {operator} {literal()}", f"{name} - 0.5 {operator} {literal()}", f"{name} / 4 > 0.25"]
-        return rng.choice(forms)
+        return rng.choice(
+            [*forms, f"abs({name}) {operator} {literal()}", f"coalesce({name}, 1.5) {operator} {literal()}"]
+        )
     if t.is_floating(arrow_type):
         forms = [f"{name} * 0.5 {operator} {literal()}", f"{name} + 1 {operator} {literal()}", f"{name} / 0 = 'nan'"]
+        forms += [
+            f"isnan({name})",
+            f"abs({name}) {operator} {literal()}",
+            f"coalesce({name}, 'nan') {operator} {literal()}",
+        ]
         return rng.choice([*forms, f"-{name} {operator} {literal()}", f"{name}::DOUBLE {operator} {literal()}"])
     if t.is_string(arrow_type):
         function = rng.choice(["lower", "upper"])
         text = literal()
+        if rng.random() < 0.6:
+            looked_for = _text(text[1:-1].replace("''", "'")[: rng.randint(0, 3)])
+            test = rng.choice(["starts_with", "ends_with", "contains"])
+            return rng.choice(
+                [
+                    f"length({name}) {operator} {rng.randint(0, 4)}",
+                    f"coalesce({name}, {text}) {operator} {literal()}",
+                    f"{test}({name}, {looked_for})",
+                    f"{test}({function}({name}), {looked_for})",
+                ]
+            )
         forms = [f"= {text}", f"LIKE {text[:-1]}%'", f"IN ({text}, '', 'ab', 'AB')", f"= {function}({name})", "IS NULL"]
         return f"{function}({name}) {rng.choice(forms)}"
     if t.is_date(arrow_type) or t.is_timestamp(arrow_type):
+        if rng.random() < 0.4:
+            span = f"INTERVAL '{rng.randint(-14, 14)} months {rng.randint(-40, 40)} days {rng.randint(-5, 5)} hours'"
+            moved = f"{name} {rng.choice('+-')} {span}"
+            return rng.choice([f"{moved} {operator} {name}", f"year({moved}) {operator} 2001", f"{moved} IS NULL"])
         day = "" if t.is_date(arrow_type) else f"CAST({name} AS DATE) {operator} DATE '2001-09-09'"
         forms = [f"year({name}) {operator} 2001", f"month({name}) {operator} 6", f"day({name}) {operator} 15"]
         return rng.choice([*forms, day or forms[0], f"extract(month FROM {name}) IN (1, 2, 12)"])
@@ -118,20 +155,19 @@ def _list(rng: Rng, literal: Callable[[], str]) -> str:
     return ", ".join(members)
 
 
-def _tuples(rng: Rng, table: pa.Table) -> str:
-    fields = [field for field in table.schema if not pa.types.is_nested(field.type)]
+def _tuples(rng: Rng, columns: Mapping[str, pa.ChunkedArray]) -> str:
     # Within tuples DuckDB compares texts as texts, whatever the column's type.
-    fields = [
-        field for field in fields if not pa.types.is_temporal(field.type) and not _is_bytes(field.type)
-    ] or fields[:1]
-    fields = rng.sample(fields, min(2, len(fields)))
-    if len(fields) < 2:
-        return f"{quoted(fields[0].name)} IS NOT NULL"
-    row = rng.randrange(max(1, table.num_rows))
+    names = [
+        name for name, column in columns.items() if not pa.types.is_temporal(column.type) and not _is_bytes(column.type)
+    ] or list(columns)[:1]
+    names = rng.sample(names, min(2, len(names)))
+    if len(names) < 2:
+        return f"{names[0]} IS NOT NULL"
+    row = rng.randrange(max(1, len(columns[names[0]])))
     rows = ", ".join(
-        f"({', '.join(_literal(rng, table[field.name], row) for field in fields)})" for _ in range(rng.randint(1, 3))
+        f"({', '.join(_literal(rng, columns[name], row) for name in names)})" for _ in range(rng.randint(1, 3))
     )
-    return f"({', '.join(quoted(field.name) for field in fields)}) IN ({rows})"
+    return f"({', '.join(names)}) IN ({rows})"
 
 
 def _is_bytes(arrow_type: pa.DataType) -> bool:

@@ -64,6 +64,15 @@ def _list(rng: Rng) -> list[int | None]:
     return [rng.choice([None, 0, 1]) for _ in range(rng.randint(0, 3))]
 
 
+def _deep(rng: Rng) -> dict[str, Any]:
+    inner = {
+        "n": rng.choice([None, -128, 0, 3, 127]),
+        "x.y": rng.choice([None, *_TEXTS]),
+        "on": rng.choice([None, True]),
+    }
+    return {"f": rng.choice([None, *_FLOATS[:12]]), "geo": rng.choice([None, inner, inner])}
+
+
 def _struct(rng: Rng) -> dict[str, Any]:
     return {"x": rng.choice([None, 1, 2]), "y": rng.choice([None, "", "a"])}
 
@@ -85,11 +94,21 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[Rng], Any]]] = {
     "zoned": (pa.timestamp("us", tz="UTC"), _instant),
     "list": (pa.list_(pa.int64()), _list),
     "struct": (pa.struct([("x", pa.int64()), ("y", pa.string())]), _struct),
+    "deep": (
+        pa.struct(
+            [
+                ("f", pa.float32()),
+                ("geo", pa.struct([("n", pa.int8()), ("x.y", pa.string()), ("on", pa.bool_())])),
+            ]
+        ),
+        _deep,
+    ),
 }
 """By name: the Arrow type, and how to draw a value (temporal ones as integers)."""
 
-ALL: tuple[str, ...] = tuple(TYPES)
-FLAT: tuple[str, ...] = tuple(name for name in ALL if name not in ("list", "struct"))
+STRUCTS = ("struct", "deep")
+FLAT: tuple[str, ...] = tuple(name for name in TYPES if name not in ("list", *STRUCTS))
+ALL: tuple[str, ...] = (*FLAT, "list", "struct")
 _PREFIXES = ("", "x_", "My ", "order-", "ä")
 
 

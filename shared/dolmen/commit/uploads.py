@@ -32,10 +32,11 @@ from dolmen.format.delete_object import (
 )
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal, tombstone_key
-from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
+from dolmen.format.manifest import PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, PREDICATE_FUNCTIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
-from dolmen.predicate.ast import Predicate, columns, listed_tuples, to_builtins, to_json, uses_calls
+from dolmen.predicate.ast import Predicate, columns, functions, listed_tuples, to_builtins, to_json, uses_fields
+from dolmen.predicate.domains import NEWER_FUNCTIONS
 from dolmen.predicate.evaluate import check_evaluates
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
 
@@ -216,8 +217,18 @@ def record_predicate(open_object: OpenTombstoneObject, schema: Schema, predicate
     ids = tuple(sorted(columns(predicate)))
     blob = open_object().add_where(body, ids)
     inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
-    needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
-    return WhereTombstone(ids, blob, inline, needs=needs)
+    return WhereTombstone(ids, blob, inline, needs=needed_features(predicate))
+
+
+def needed_features(predicate: Predicate) -> tuple[str, ...]:
+    """The features of the format that a reader of a stored predicate must know."""
+    called = functions(predicate)
+    uses = {
+        PREDICATE_EXPRESSIONS: bool(called),
+        PREDICATE_FIELDS: uses_fields(predicate),
+        PREDICATE_FUNCTIONS: bool(called & NEWER_FUNCTIONS),
+    }
+    return tuple(feature for feature, is_used in uses.items() if is_used)
 
 
 def record_keys(open_object: OpenTombstoneObject, keys: Keys) -> KeysTombstone | None:

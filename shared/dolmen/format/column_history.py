@@ -6,13 +6,14 @@ as in Iceberg 3 (https://iceberg.apache.org/spec/#schema-evolution).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US
 from dolmen.errors import SchemaError
@@ -253,6 +254,15 @@ def fields_inside(json: TypeJson) -> Iterator[Field]:
         yield from fields_inside(child.type)
 
 
+def keep_fields(field: Field, ids: Container[int]) -> Field:
+    """A column with only those fields of its structs that have one of these ids, and the structs around them."""
+    if isinstance(field.type, str) or "struct" not in field.type:
+        return field
+    children = (keep_fields(child, ids) for child in child_fields(field.type))
+    kept = [child for child in children if child.id in ids or any(each.id in ids for each in fields_inside(child.type))]
+    return msgspec.structs.replace(field, type={"struct": [msgspec.to_builtins(child) for child in kept]})
+
+
 def wider_ids(json: TypeJson, now: TypeJson, id_: int) -> set[int]:
     """Ids of the columns and fields of one type that have a narrower type, or one of another kind, in the other."""
     before, after = (
@@ -294,6 +304,22 @@ def _struct_values(array: pa.Array, own: pa.DataType, target: pa.DataType) -> pa
             children.append(nested_values(array.field(index), own.field(index).type, field.type))
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+
+
+def field_values(array: pa.Array, path: Iterable[int]) -> pa.Array:
+    """The values of a field inside structs, by the ids on the way to it. NULL where a struct is, or lacks the field."""
+    for id_ in path:
+        fields = list(array.type) if pa.types.is_struct(array.type) else []
+        index = next((index for index, field in enumerate(fields) if field_id(field) == id_), None)
+        if index is None:
+            return pa.nulls(len(array))
+        array = pc.struct_field(array, [index])
+    return array
+
+
+def with_field_ids(array: pa.Array, own: pa.DataType) -> pa.Array:
+    """A struct in this type with its ids, which Arrow's casts leave out; any other array as it is."""
+    return array.cast(own).view(own) if pa.types.is_struct(own) else array
 
 
 def has_same_fields(own: pa.DataType, target: pa.DataType) -> bool:

@@ -45,6 +45,10 @@ SHORT_HISTORY = 16
 """The earlier commits that stay in any manifest: most writers find the outcome of their commit there."""
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
+PREDICATE_FIELDS = "predicate-fields"
+"""Tombstones may name fields of structs: predicates may have nodes of kind ``field``."""
+PREDICATE_FUNCTIONS = "predicate-functions"
+"""Tombstones may call functions that readers of ``predicate-expressions`` need not know."""
 COLUMN_DEFAULTS = "column-defaults"
 """The value of a column in files that lack it may be another than NULL."""
 WIDENED_COLUMNS = "widened-columns"
@@ -65,8 +69,8 @@ DEFAULT_FUNCTIONS = "default-functions"
 """Columns may have defaults that a writer must compute."""
 FEATURES = frozenset(
     {
-        PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES,
-        CONSTANT_COLUMNS, CHECKS, DEFAULT_FUNCTIONS,
+        PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, PREDICATE_FUNCTIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES,
+        ADOPTED_FILES, INDEXES, CONSTANT_COLUMNS, CHECKS, DEFAULT_FUNCTIONS,
     }
 )  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""

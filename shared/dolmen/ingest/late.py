@@ -23,7 +23,7 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.column_history import Names, distinct_names, named_since, names_around, placed_since
 from dolmen.format.layout import CLOCK_STEP_US
 from dolmen.format.manifest import Erasure, TableEntry
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import Mask, to_boolean_array
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
@@ -157,6 +157,7 @@ class ErasedRows:
 
         Raises SchemaError if the names at the time of the drop are unknown, or the file can't be read with them.
         """
+        self._check_fields(source)
         if not (source.format.traits.delimiter is None or source.options.dialect.header):
             self._check_order(source)
             return
@@ -216,6 +217,18 @@ class ErasedRows:
                 raise RowError(_UNDECIDED, file=name, row=int(number))
             on_bad_row(BadRow(_UNDECIDED, int(number), None, None, None))
         return to_boolean_array(~may_be & ~erased)
+
+    def _check_fields(self, source: SourceFile) -> None:
+        """Raises SchemaError if rows were erased by fields of a struct that changed after a file was dropped."""
+        since = -1 if self._dropped_us is None else self._dropped_us - CLOCK_STEP_US
+        schema = self._matcher.entry.schema
+        for field in (schema.by_id[id_] for id_ in sorted(self._matcher.columns)):
+            if is_nested(field.arrow_type) and field.widened_ts > max(since, 0):
+                raise SchemaError(
+                    f"file {source.name!r}: rows were erased by fields of column {field.name!r} after it was dropped, "
+                    "and what these fields were called then is not known any more: take erased rows out of it, and "
+                    "drop it again as a new file"
+                )
 
     def _check_order(self, source: SourceFile) -> None:
         """Raises SchemaError if columns had another order when a file without a header was dropped."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from dolmen.base.runtime import cached_property
 from dolmen.format.types import to_mask
 from dolmen.predicate import ast
 from dolmen.predicate.ast import Predicate, Term
-from dolmen.predicate.evaluate import equal_values, matches, values_of
+from dolmen.predicate.evaluate import equal_values, matches, values_of, with_fields
 
 _COMPARE_NS, _CALL_NS = 5, 20
 """A comparison of numbers or text, and a function call, for a row."""
@@ -44,7 +45,7 @@ class Conjunction:
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
-        self.ids = ast.columns(predicate)
+        self.ids, self.term_ids = ast.columns(predicate), ast.term_ids(predicate)
         self.conjuncts = tuple(sorted(_conjuncts(predicate), key=_cost))
         self._values: dict[pa.DataType, pa.Array | None] = {}
 
@@ -107,7 +108,9 @@ class _AnyOf:
         length: int,
         limits: Sequence[Mask | None],
     ) -> None:
-        self._predicates, self._arrays, self._length, self._limits = predicates, dict(arrays), length, limits
+        self._predicates, self._length, self._limits = predicates, length, limits
+        used = chain.from_iterable(ast.all_columns(each.predicate) for each in predicates)
+        self._arrays = with_fields(arrays, used)
         self._found = np.zeros(length, np.bool_)
         counts = Counter(each for predicate in predicates for each in predicate.conjuncts if _is_short(each))
         self._shared = {each for each, count in counts.items() if count >= _SHARED}
@@ -173,7 +176,7 @@ class _AnyOf:
             if conjunct in self._shared:
                 rows = rows[self._whole(conjunct)[rows]]
                 continue
-            values = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in ast.columns(conjunct)}
+            values = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in ast.term_ids(conjunct)}
             rows = rows[to_mask(matches(conjunct, values, len(rows)))]
         self._found[rows] = True
 

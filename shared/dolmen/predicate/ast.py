@@ -9,7 +9,7 @@ form of its value (``dolmen.format.types``)::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import reduce
 from itertools import product
@@ -65,7 +65,7 @@ def listed_tuples(p: Predicate) -> KeyTuples | None:
 
 
 def _values(column: Term, values: list[Plain], own: pa.DataType) -> KeyTuples | None:
-    if not isinstance(column, Column):
+    if not isinstance(column, Column) or isinstance(column, StructField):
         return None
     arrow_type = column.arrow_type
     domain = join(domain_of(arrow_type), domain_of(own))
@@ -139,6 +139,35 @@ class Column(_Typed, msgspec.Struct, frozen=True, tag="column", tag_field="kind"
     id: int
     type: str
 
+    @property
+    def column_id(self) -> int:
+        """The column that has to be read for it."""
+        return self.id
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The ids that lead from the column to a field inside."""
+        return ()
+
+
+class StructField(Column, frozen=True, tag="field", tag_field="kind"):
+    """A field of a struct, which is NULL where the struct is.
+
+    ``inside``: the ids of the column and of the structs around the field, outermost first.
+    """
+
+    inside: tuple[int, ...]
+
+    @property
+    def column_id(self) -> int:
+        """See ``Column``."""
+        return self.inside[0]
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """See ``Column``."""
+        return (*self.inside[1:], self.id)
+
 
 class Literal(_Typed, msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
     """A value that is not NULL. Its type may differ from that of the column it is compared with."""
@@ -159,7 +188,7 @@ class Call(_Typed, msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
     type: str
 
 
-Term: TypeAlias = Column | Call
+Term: TypeAlias = Column | StructField | Call
 
 
 class Compare(msgspec.Struct, frozen=True, tag="compare", tag_field="kind"):
@@ -218,7 +247,7 @@ class Like(msgspec.Struct, frozen=True, omit_defaults=True, tag="like", tag_fiel
 class Truth(msgspec.Struct, frozen=True, tag="truth", tag_field="kind"):
     """A boolean column by itself."""
 
-    column: Column
+    column: Column | StructField
 
 
 class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="kind"):
@@ -270,6 +299,19 @@ def computes(p: Predicate) -> bool:
     return any(isinstance(term, Call) for term in terms_of(p))
 
 
+def functions(p: Predicate) -> frozenset[Function]:
+    """All functions that the predicate calls."""
+    own = frozenset(function for term in terms_of(p) for function in _functions_in(term))
+    return reduce(or_, map(functions, children(p)), own)
+
+
+def _functions_in(term: Term | Literal) -> Iterator[Function]:
+    if isinstance(term, Call):
+        yield term.function
+        for arg in term.args:
+            yield from _functions_in(arg)
+
+
 def uses_calls(p: Predicate) -> bool:
     return computes(p) or any(map(uses_calls, children(p)))
 
@@ -307,7 +349,18 @@ def all_columns(p: Predicate) -> frozenset[Column]:
 
 
 def columns(p: Predicate) -> frozenset[int]:
+    """Ids of the columns to be read, a struct for its fields."""
+    return frozenset(column.column_id for column in all_columns(p))
+
+
+def term_ids(p: Predicate) -> frozenset[int]:
+    """Ids of the columns and of the fields of structs, as statistics have them."""
     return frozenset(column.id for column in all_columns(p))
+
+
+def uses_fields(p: Predicate) -> bool:
+    """Whether a field of a struct is in the predicate."""
+    return any(isinstance(column, StructField) for column in all_columns(p))
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
@@ -369,6 +422,8 @@ def _check_term(term: Term | Literal, depth: int) -> None:
             raise SchemaError("a function of literals alone")
         if result_of(term.function, [arg.arrow_type for arg in term.args], term.arrow_type) != term.arrow_type:
             raise SchemaError(f"{term.function} does not give {term.type}")
+    elif isinstance(term, StructField) and not term.inside:
+        raise SchemaError("a field that is in no column")
     else:
         assert term.arrow_type is not None
 

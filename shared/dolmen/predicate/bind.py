@@ -6,7 +6,6 @@ become an int16. A date column may become a timestamp: dates compare as midnight
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,15 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.column_history import is_date_to_timestamp
-from dolmen.format.schema import CheckConstraint, Field, Schema, is_nested
+from dolmen.format.schema import CheckConstraint, Field, Schema
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import ast, domains
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import NULL as NULL_VALUE
-from dolmen.predicate.constants import Value, from_text
+from dolmen.predicate.constants import Interval, Value, from_text
 from dolmen.predicate.domains import Domain, Function, Op, domain_of
+from dolmen.predicate.names import InnerField
 
 
 class Computed(NamedTuple):
@@ -51,42 +51,13 @@ Named: TypeAlias = Field | Computed
 Side: TypeAlias = Named | Value
 _NAMED = (Field, Computed)
 
+_MOST_MONTHS, _MOST_DAYS = 10_000_000, 300_000_000
+"""More than there are between the first and the last timestamp."""
 MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _LITERAL_TYPES = {
     Domain[each.domain]: each.stored for each in TYPES if each.domain not in (None, "EXACT") and each.stored
 }
 """The type of literals by domain, except for exact numbers, whose type depends on the column and on the number."""
-
-_MOST_NAMES = 30
-_HINTS = {
-    "none": "write IS NULL", "nil": "write IS NULL", "nan": "write 'nan'", "inf": "write 'inf'",
-    "infinity": "write 'inf'",
-}  # fmt: skip
-
-
-def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
-    """The column of this name, ignoring case. Raises PredicateError if there is not one, or it is nested.
-
-    ``quoted``: whether a column with exactly this name wins over columns whose names differ only in case.
-    """
-    fields = [field for field in schema.fields if field.name.lower() == name.lower()]
-    if quoted and len(fields) > 1:
-        fields = [field for field in fields if field.name == name] or fields
-    if len(fields) > 1:
-        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in fields)}: quote its exact name")
-    if not fields:
-        names = [field.name for field in schema.fields]
-        close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
-        similar = [each for each in names if each.lower() in close]
-        listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-        hint = f"did you mean {similar[0]!r}?" if similar else _HINTS.get(name.lower(), f"there are: {listed}")
-        text = "" if similar and not quoted else " (write texts in single quotes)"
-        raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
-    if is_nested(fields[0].arrow_type):
-        raise PredicateError(
-            f"column {fields[0].name!r} is nested: nested columns cannot be used in predicates", is_mistake=False
-        )
-    return fields[0]
 
 
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
@@ -170,7 +141,8 @@ def truth(field: Named) -> Predicate:
             f"{_describe(field)} is {short_type(field.type)}, not a condition; compare it with something"
         )
     column = _column(field)
-    assert isinstance(column, ast.Column), "no function of columns returns a boolean"
+    if isinstance(column, ast.Call):
+        return compare("=", field, Value(Domain.BOOLEAN, True))
     return ast.Truth(column)
 
 
@@ -227,6 +199,57 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
     return Computed(ast.Call(function, tuple(terms), str(result_type)))
 
 
+def coalesce(sides: Sequence[Side]) -> Side:
+    """The first of these values that is not NULL. Raises PredicateError."""
+    args: list[Side] = []
+    for side in sides:
+        if isinstance(side, Value) and side.kind is None:
+            continue
+        args.append(side)
+        if isinstance(side, Value):  # it is never NULL, so the others are not looked at
+            break
+    if len(args) < 2:
+        return args[0] if args else NULL_VALUE
+    first = args[0]
+    assert isinstance(first, _NAMED)
+    terms = [_any_argument(_coerce(arg, first)) for arg in args]
+    result_type = domains.result_of("coalesce", [term.arrow_type for term in terms])
+    return Computed(ast.Call("coalesce", tuple(terms), str(result_type)))
+
+
+def add_interval(side: Named, span: Interval) -> Side:
+    """A date or timestamp after an interval. Raises PredicateError."""
+    if abs(span.months) > _MOST_MONTHS or abs(span.days) > _MOST_DAYS or abs(span.us) >= 2**63:
+        raise PredicateError("the interval is longer than the range of timestamps")
+    term, parts = _column(side), [ast.Literal("int64", part) for part in span]
+    result_type = domains.result_of("add_interval", [term.arrow_type, *(part.arrow_type for part in parts)])
+    return Computed(ast.Call("add_interval", (term, *parts), str(result_type)))
+
+
+def is_nan(field: Named) -> Predicate:
+    domain = domain_of(field.arrow_type)
+    if domain is None or not domain.is_float:
+        raise PredicateError(f"only floats can be NaN, and {_describe(field)} is {short_type(field.type)}")
+    return compare("=", field, Value(domain, float("nan")))
+
+
+def contains(field: Named, text: Value, before: str, after: str) -> Predicate:
+    """Whether a string has a text, with any text (``%``) or none before and after it."""
+    if text.kind not in (None, Domain.TEXT):
+        raise PredicateError("the text to look for is written in single quotes", is_mistake=False)
+    escaped = "".join(f"!{each}" if each in "%_!" else each for each in str(text.value or ""))
+    pattern = text if text.kind is None else Value(Domain.TEXT, f"{before}{escaped}{after}")
+    return like(field, pattern, "!" if "!" in escaped else None, False)
+
+
+def _any_argument(arg: Side) -> Term | ast.Literal:
+    if not isinstance(arg, Value):
+        return _column(arg)
+    if not isinstance(arg.kind, Domain):
+        raise PredicateError(f"coalesce takes columns and constants, not {arg.name}", is_mistake=False)
+    return _literal(arg, arg.kind, pa.int8())
+
+
 def _argument(function: Function, arg: Side) -> Term | ast.Literal:
     if not isinstance(arg, Value):
         return _column(arg)
@@ -268,6 +291,8 @@ def _column(field: Named) -> Term:
     if isinstance(field, Computed):
         return field.call
     assert isinstance(field.type, str), "nested columns are refused where names are looked up"
+    if isinstance(field, InnerField):
+        return ast.StructField(field.id, field.type, field.inside)
     return ast.Column(field.id, field.type)
 
 

@@ -97,9 +97,16 @@ _UNITS = {
 
 def days_from_civil(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01."""
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    days: int = days_from_months(12 * year + month - 1) + day - 1
+    return days
+
+
+def days_from_months(months: Any) -> Any:
+    """Days since 1970-01-01 of the first day of a month, counted from the year 0: an int, or an array of int64."""
+    year, month = months // 12, months % 12 + 1
+    year = year - (month <= 2)
+    era, of_era = year // 400, year % 400
+    of_year = (153 * ((month + 9) % 12) + 2) // 5
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 

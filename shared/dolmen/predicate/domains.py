@@ -185,8 +185,11 @@ MAX_DIGITS = 38
 """Exact numbers with more digits become doubles, as in DuckDB."""
 
 Function: TypeAlias = Literal[
-    "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"
-]
+    "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute",
+    "abs", "coalesce", "length", "add_interval",
+]  # fmt: skip
+NEWER_FUNCTIONS = frozenset(("abs", "coalesce", "length", "add_interval"))
+"""Functions that the first readers of functions do not know."""
 
 
 _TIMES = (Domain.NAIVE, Domain.ZONED)
@@ -194,15 +197,21 @@ PARTS: dict[str, tuple[Domain, ...]] = {
     "year": (Domain.DATE, *_TIMES), "month": (Domain.DATE, *_TIMES), "day": (Domain.DATE, *_TIMES),
     "hour": _TIMES, "minute": _TIMES,
 }  # fmt: skip
-NAMES = ("lower", "upper", *PARTS)
+NAMES = ("lower", "upper", "length", "abs", *PARTS)
 """Functions of columns that predicates call by name."""
 
 
 def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:
     """The type of a function's result, by its arguments' types, or by the target of a cast. Raises PredicateError."""
     domains = [domain_of(arrow_type) for arrow_type in types]
-    if len(types) != (2 if function in ("+", "-", "*", "/", "%") else 1):
+    if function == "coalesce" and len(types) > 1:
+        return _common_type(types)
+    if len(types) != _ARGUMENTS.get(function, 1):
         raise PredicateError(f"{function} does not take {len(types)} arguments")
+    if function == "add_interval":
+        if domains[0] not in PARTS["year"] or types[1:] != [pa.int64()] * 3:
+            raise PredicateError(f"an INTERVAL is added to dates and timestamps, not to {types[0]}")
+        return pa.timestamp("us", "UTC" if domains[0] is Domain.ZONED else None)
     if function == "cast":
         if target is None or not _has_cast(types[0], target):
             raise PredicateError(
@@ -211,16 +220,18 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
                 "every digit"
             )
         return target
-    if function in ("lower", "upper"):
+    if function in ("lower", "upper", "length"):
         if domains[0] is not Domain.TEXT:
             raise PredicateError(f"{function} is for strings, not for {types[0]}")
-        return pa.string()
+        return pa.int64() if function == "length" else pa.string()
     if function in PARTS:
         if domains[0] not in PARTS[function]:
             raise PredicateError(f"{function} is for {' and '.join(d.value for d in PARTS[function])}, not {types[0]}")
         return pa.int64()
     domain = join(*domains)
     if domain is None or not domain.is_number:
+        if function == "abs":
+            raise PredicateError(f"abs is for numbers, not for {types[0]}")
         raise PredicateError(f"can't compute {f' {function} '.join(map(str, types))}: + - * / % are for numbers")
     if function == "%":
         if not all(pa.types.is_signed_integer(t) or (pa.types.is_integer(t) and t != pa.uint64()) for t in types):
@@ -229,12 +240,32 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
     if domain.is_float or function == "/":
         return pa.float32() if domain is Domain.FLOAT32 else pa.float64()
     bounds, scales = [_bound(t) for t in types], [scale_of(t) for t in types]
-    if function == "negate":
+    if function in ("negate", "abs"):
         return _exact_type(bounds[0], scales[0])
     if function == "*":
         return _exact_type(bounds[0] * bounds[1], sum(scales))
     scale = max(scales)
     return _exact_type(sum(bound * 10 ** (scale - own) for bound, own in zip(bounds, scales, strict=True)), scale)
+
+
+_ARGUMENTS: dict[str, int] = {**dict.fromkeys(("+", "-", "*", "/", "%"), 2), "add_interval": 4}
+"""The number of arguments of functions that take more than one."""
+_COMMON = {
+    Domain.BOOLEAN: pa.bool_(), Domain.TEXT: pa.string(), Domain.BYTES: pa.binary(), Domain.DATE: pa.date32(),
+    Domain.TIME: pa.time64("us"), Domain.NAIVE: pa.timestamp("us"), Domain.ZONED: pa.timestamp("us", "UTC"),
+    Domain.FLOAT32: pa.float32(), Domain.FLOAT64: pa.float64(),
+}  # fmt: skip
+
+
+def _common_type(types: Sequence[pa.DataType]) -> pa.DataType:
+    """A type with the values of all these types. Raises PredicateError if there is none."""
+    domain = join(*map(domain_of, types))
+    if domain is None:
+        raise PredicateError(f"coalesce takes values that can be compared, not {' and '.join(map(str, types))}")
+    if domain is not Domain.EXACT:
+        return _COMMON[domain]
+    scale = max(map(scale_of, types))
+    return _exact_type(max(_bound(t) * 10 ** (scale - scale_of(t)) for t in types), scale)
 
 
 def _bound(arrow_type: pa.DataType) -> int:

@@ -8,22 +8,25 @@ Otherwise the column is cast to the wider type.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
+from dolmen.format.column_history import field_values
 from dolmen.format.types import one_array, to_array, to_mask, to_scalar
 from dolmen.predicate import ast, domains, like
 from dolmen.predicate.ast import Predicate, Term
-from dolmen.predicate.constants import civil_from_days
+from dolmen.predicate.constants import Interval, civil_from_days, days_from_months
 from dolmen.predicate.domains import Domain, Function, Op, domain_of
 from dolmen.predicate.prune import judge
 
+_SIGNS = {"negate": pc.negate, "abs": pc.abs}
 _ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
 _ARROWS_DAYS = (-719_162, 2_932_897)
 """The days of the years 1 to 9999, for which Arrow's calendar is correct."""
@@ -35,18 +38,53 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
         return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repair_utf8(args[0]))
     if function in domains.PARTS:
         return _part(function, args[0])
+    if function == "length":
+        return pc.utf8_length(like.repair_utf8(args[0])).cast(target)
+    if function == "coalesce":
+        return pc.coalesce(*(_in_type(arg, target) for arg in args))
+    if function == "add_interval":
+        return _add_interval(args[0], Interval(*(arg.as_py() for arg in args[1:])), target)
     if function == "cast":
         return _cast_array(args[0], target)
     if function == "%":
         return _modulo(*args)
     if pa.types.is_floating(target):
         floats = [to_floats(arg, target) for arg in args]
-        return pc.negate(floats[0]) if function == "negate" else _ARITHMETIC[function](*floats)
-    if function == "negate":
-        return pc.subtract(pa.scalar(0, _working_type(target)), args[0].cast(_working_type(target))).cast(target)
+        return _SIGNS[function](floats[0]) if function in _SIGNS else _ARITHMETIC[function](*floats)
+    if function in _SIGNS:
+        return _SIGNS[function](args[0].cast(_working_type(target))).cast(target)
     if pa.types.is_integer(target) or _stays_small(function, args):
         return _ARITHMETIC[function](*(arg.cast(pa.int64()) for arg in args))
     return _ARITHMETIC[function](*map(_decimal256, args)).cast(target)
+
+
+def _in_type(arg: Any, target: pa.DataType) -> Any:
+    if pa.types.is_floating(target):
+        return to_floats(arg, target)
+    if pa.types.is_date32(arg.type) and pa.types.is_timestamp(target):
+        return arg.cast(target) if isinstance(arg, pa.Scalar) else _common(arg, arg, Domain.NAIVE)
+    return arg if arg.type == target else arg.cast(target)
+
+
+def _add_interval(array: Any, span: Interval, target: pa.DataType) -> pa.Array:
+    """Dates, from their midnight on, and timestamps after an interval: NULL outside the range of timestamps."""
+    array = one_array(array)
+    of_dates = pa.types.is_date32(array.type)
+    raw = array.view(pa.int32() if of_dates else pa.int64()).cast(pa.int64())
+    values = raw.fill_null(0).to_numpy(zero_copy_only=False)
+    days, time = (values, 0 * values) if of_dates else np.divmod(values, DAY_US)
+    if span.months:
+        year, month, day = civil_from_days(days)
+        years, month0 = np.divmod(month - 1 + span.months, 12)
+        first, following = (days_from_months(12 * (year + years) + month0 + more) for more in (0, 1))
+        days = np.minimum(first + day, following) - 1
+    more_days, us = divmod(span.us, DAY_US)
+    days, time = days + span.days + more_days + (time + us) // DAY_US, (time + us) % DAY_US
+    (first, least), (last, greatest) = (divmod(end, DAY_US) for end in (-(2**63), 2**63 - 1))
+    before = (days < first) | ((days == first) & (time < least))
+    beyond = (days > last) | ((days == last) & (time > greatest))
+    mask = to_mask(raw.is_null()) | before | beyond
+    return pa.array(days * DAY_US + time, pa.int64(), mask=mask).view(target)
 
 
 def _stays_small(function: Function, args: Sequence[Any]) -> bool:
@@ -151,7 +189,8 @@ def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
     """TRUE, FALSE or NULL (unknown) for every row.
 
     ``columns``: by id, the columns that the predicate names, in any type that widens to the bound one. Dictionaries and
-    arrays of type null are allowed. Raises SchemaError: a column's type does not support the predicate's comparison.
+    arrays of type null are allowed. For a field of a struct either its own values or the struct, whose type has ids.
+    Raises SchemaError: a column's type does not support the predicate's comparison.
     """
     result = _evaluate(p, columns)
     if isinstance(result, pa.Scalar):
@@ -202,10 +241,21 @@ def values_of(column: Term, columns: Columns) -> Any:
     """The values of a column or call, without dictionary encoding."""
     if isinstance(column, ast.Call):
         return _call_values(column, columns)
-    array = columns[column.id]
+    array = columns[column.id] if column.id in columns else _inside(column, columns)
     if pa.types.is_dictionary(array.type):
         return array.cast(array.type.value_type)
     return array.cast(column.arrow_type) if pa.types.is_null(array.type) else array
+
+
+def _inside(column: ast.Column, columns: Columns) -> Any:
+    assert column.path, f"column {column.id} is missing"
+    return field_values(columns[column.column_id], column.path)
+
+
+def with_fields(columns: Columns, used: Iterable[ast.Column]) -> dict[int, Any]:
+    """The columns, and by their own ids the fields of structs among ``used``. Columns of files differ in these ids."""
+    missing = {each for each in used if each.id not in columns}
+    return {**columns, **{each.id: _inside(each, columns) for each in missing}}
 
 
 def _call_values(call: ast.Call, columns: Columns) -> Any:

@@ -32,9 +32,10 @@ from dolmen.predicate.ast import (
     check_count,
     columns,
 )
-from dolmen.predicate.bind import Side, find_column
+from dolmen.predicate.bind import Named, Side
 from dolmen.predicate.constants import LISTS, Interval, Value, check_characters, from_python
 from dolmen.predicate.domains import MAX_DIGITS, NAMES, Domain, Op
+from dolmen.predicate.names import Name, find_column, find_key
 from dolmen.predicate.sql_parser import parse_shape, syntax_error, tokenize
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class TreeReader:
                 return read(self, node)
             if node.key in _COMPARISONS:
                 return self._compare(node, _COMPARISONS[node.key])
-            if node.key in ("column", "literal", "null", "boolean") or node.key in _ARITHMETIC:
+            if node.key in ("column", "dot", "literal", "null", "boolean", "coalesce") or node.key in _ARITHMETIC:
                 side = self.side(node)
                 if not isinstance(side, Value):
                     return bind.truth(side)
@@ -267,12 +268,14 @@ class TreeReader:
         side, tested = self.side(node.this), node.expression
         if tested.key == "null":
             return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
+        if _is_nan(tested) and not isinstance(side, Value):
+            return bind.is_nan(side)
         if tested.key == "boolean":
             if isinstance(side, Value):
                 raise PredicateError("IS TRUE and IS FALSE need a boolean column")
             holds = bind.truth(side) if tested.this else bind.negation(bind.truth(side))
             return bind.conjunction([holds, bind.negation(bind.is_null(side))])
-        raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
+        raise PredicateError("IS is followed by NULL, TRUE, FALSE, NAN or DISTINCT FROM")
 
     def _nullsafeneq(self, node: exp.Expression) -> Predicate:
         _allow_only(node, "this", "expression")
@@ -289,6 +292,23 @@ class TreeReader:
         p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
         return bind.negation(p) if node.args.get("negate") else p
 
+    def _isnan(self, node: exp.Expression) -> Predicate:
+        _allow_only(node, "this")
+        return bind.is_nan(self._column(node.this, "isnan"))
+
+    def _contains(self, node: exp.Expression) -> Predicate:
+        _allow_only(node, "this", "expression")
+        before, after = _AROUND[node.key]
+        return bind.contains(self._column(node.this, node.key), self.constant(node.expression), before, after)
+
+    def _column(self, node: exp.Expression, function: str) -> Named:
+        side = self.side(node)
+        if isinstance(side, Value):
+            raise PredicateError(
+                f"{function} is for columns: instead of a call with a constant, write its result", is_mistake=False
+            )
+        return side
+
     def _escape(self, node: exp.Expression) -> Predicate:
         _allow_only(node, "this", "expression")
         negated = node.this.key == "not"
@@ -303,18 +323,18 @@ class TreeReader:
             _allow_only(node, "this")
             node = node.this
         with add_position(node):
-            if node.key != "column":
-                return self._call(node)
-            _allow_only(node, "this")
-            if node.this.key != "identifier":
-                raise refusal(node)
-            return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
+            names = _names_in(node)
+            return find_column(names, self.schema) if names else self._call(node)
 
     def _call(self, node: exp.Expression) -> Side:
         if node.key in _ARITHMETIC:
             _allow_only(node, "this", "expression", "safe", "typed")
             operator = _ARITHMETIC[node.key]
             a, b = self.side(node.this), self.side(node.expression)
+            if operator == "+" and isinstance(a, Value) and isinstance(a.value, Interval):
+                a, b = b, a
+            if operator in "+-" and isinstance(b, Value) and isinstance(b.value, Interval) and not isinstance(a, Value):
+                return bind.add_interval(a, b.value if operator == "+" else b.value.times(-1))
             if isinstance(a, Value) and isinstance(b, Value):
                 return constants.arithmetic(operator, a, b)
             if operator == "//":
@@ -324,6 +344,9 @@ class TreeReader:
             _allow_only(node, "this")
             a = self.side(node.this)
             return constants.negate(a) if isinstance(a, Value) else bind.compute("negate", (a,))
+        if node.key == "coalesce":
+            _allow_only(node, "this", "expressions")
+            return bind.coalesce([self.side(arg) for arg in (node.this, *node.expressions)])
         if node.key in ("cast", "trycast"):
             _allow_only(node, "this", "to", "safe")
             a, target = self.side(node.this), _cast_target(node)
@@ -343,12 +366,7 @@ class TreeReader:
     def _function(self, name: str, arg: exp.Expression, node: exp.Expression) -> Side:
         if name not in NAMES:
             raise refusal(node)
-        side = self.side(arg)
-        if isinstance(side, Value):
-            raise PredicateError(
-                f"{name} is for columns: instead of a call with a constant, write its result", is_mistake=False
-            )
-        return bind.compute(name, (side,))  # type: ignore[arg-type]
+        return bind.compute(name, (self._column(arg, name),))  # type: ignore[arg-type]
 
     def constant(self, node: exp.Expression) -> Value:
         side = self.side(node)
@@ -414,6 +432,25 @@ def _chain(node: exp.Expression) -> list[exp.Expression]:
     return operands
 
 
+def _names_in(node: exp.Expression) -> list[Name]:
+    """The parts of a column's name; none for another node."""
+    parts = []
+    while node.key == "dot":
+        parts.append(node.expression)
+        node = node.this
+    if node.key == "column":
+        parts += [part for name in ("this", "table", "db", "catalog") if (part := node.args.get(name)) is not None]
+    elif parts:
+        parts.append(node)
+    if any(part.key != "identifier" for part in parts):
+        raise refusal(node)
+    return [Name(part.name, bool(part.args.get("quoted"))) for part in reversed(parts)]
+
+
+def _is_nan(node: exp.Expression) -> bool:
+    return node.key == "column" and node.name.upper() == "NAN" and not node.this.args.get("quoted")
+
+
 def _cast_target(node: exp.Expression) -> pa.DataType:
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
@@ -438,11 +475,13 @@ def _allow_only(node: exp.Expression, *allowed: str) -> None:
         raise refusal(node)
 
 
+_AROUND = {"startswith": ("", "%"), "endswith": ("%", ""), "contains": ("%", "%")}
+"""What may be before and after the text that functions look for."""
 _CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
     "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
     "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,
     "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
-    "nullsafeeq": TreeReader._nullsafeeq,
+    "nullsafeeq": TreeReader._nullsafeeq, "isnan": TreeReader._isnan, **dict.fromkeys(_AROUND, TreeReader._contains),
 }  # fmt: skip
 
 
@@ -461,10 +500,8 @@ def refusal(node: exp.Expression) -> PredicateError:
         advice = "a predicate is about one row: aggregate with db.sql"
     elif node.key in _COMPARISONS:
         advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
-    elif node.key == "column" and node.args.get("table"):
-        advice = "write the column's name alone"
     elif "column" in parts:
-        advice = f"with columns you can use + - * / %, CAST and {', '.join(NAMES)}"
+        advice = f"with columns you can use + - * / %, CAST, coalesce, isnan, contains, {', '.join(NAMES)}"
     else:
         advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"
     reason = f"{text} is not supported in a predicate; {advice}"
@@ -503,7 +540,7 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
     for name, value in source.items():
         if not isinstance(name, str):
             raise PredicateError(f"a mapping's keys are column names, not {short_repr(name)}")
-        field = find_column(name, schema)
+        field = find_key(name, schema)
         try:
             conditions.append(_read_pairs(field, value) if isinstance(value, Mapping) else _equal(field, value))
         except PredicateError as error:

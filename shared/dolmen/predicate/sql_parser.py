@@ -69,7 +69,8 @@ def _check_tokens(tokens: Sequence[Any]) -> None:
         kind = token.token_type
         if kind in (TokenType.L_BRACKET, TokenType.L_BRACE):
             raise PredicateError(
-                "lists and structs are not supported; write IN (1, 2), and pass values as parameters, 'id = ?'",
+                "lists and structs are not supported; write IN (1, 2), pass values as parameters, 'id = ?', and write "
+                "the field of a struct as address.zip",
                 position=token.start,
                 is_mistake=False,
             )
@@ -103,7 +104,8 @@ MAX_CHARACTERS = 1_000
 _FIRST_PLACEHOLDER = 1_000
 _OPERATOR = r"(?:=|<>|!=|<=|>=|<|>)"
 _LITERAL = r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|'[^'\\]*')"
-_CONDITION = rf"[A-Za-z_][A-Za-z0-9_]*\s*{_OPERATOR}\s*{_LITERAL}"
+_COLUMN = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
+_CONDITION = rf"{_COLUMN}\s*{_OPERATOR}\s*{_LITERAL}"
 _SIMPLE = re.compile(rf"\s*{_CONDITION}(?:\s+(?i:AND|OR)\s+{_CONDITION})*\s*")
 _COMPARED = re.compile(rf"({_OPERATOR}\s*)({_LITERAL})")
 """In a simple text, operators occur only before literals and inside quoted texts."""

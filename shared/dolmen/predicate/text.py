@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 
-from dolmen.format.schema import Schema, type_from_json
+from dolmen.base.units import SECOND_US
+from dolmen.format.schema import Field, Schema, child_fields, type_from_json
 from dolmen.format.types import Plain
 from dolmen.predicate import ast
 from dolmen.predicate.ast import Predicate, Term
@@ -87,11 +89,22 @@ def _parenthesize(p: Predicate, schema: Schema) -> str:
 def _name(column: Term, schema: Schema) -> str:
     if isinstance(column, ast.Call):
         return _call(column, schema)
-    name = schema.by_id[column.id].name
-    is_unique = sum(field.name.lower() == name for field in schema.fields) <= 1
-    if is_unique and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES:
-        return name
-    return quote_name(name)
+    field = schema.by_id[column.column_id]
+    path, siblings = [_quote_if_needed(field.name, schema.fields)], schema.fields
+    for id_ in column.path:
+        siblings = child_fields(field.type)
+        # A field that was dropped has no name any more.
+        field = next((each for each in siblings if each.id == id_), Field(id_, f"dropped field {id_}", {"struct": []}))
+        path.append(_quote_if_needed(field.name, siblings))
+    dotted = ".".join(path)
+    if len(path) > 1 and any(field.name.lower() == dotted for field in schema.fields):
+        path[0] = quote_name(schema.by_id[column.column_id].name)
+    return ".".join(path)
+
+
+def _quote_if_needed(name: str, siblings: Iterable[Field]) -> str:
+    is_unique = sum(field.name.lower() == name for field in siblings) <= 1
+    return name if is_unique and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES else quote_name(name)
 
 
 def quote_name(name: str) -> str:
@@ -108,9 +121,13 @@ def _call(call: ast.Call, schema: Schema) -> str:
         return f"TRY_CAST({args[0]} AS {_SQL_TYPES.get(call.type) or call.type.replace('decimal128', 'DECIMAL')})"
     if call.function == "negate":
         return f"-({args[0]})"
-    if len(args) == 2:
+    if call.function == "add_interval":
+        months, days, us = (int(arg.value) for arg in call.args[1:] if isinstance(arg, ast.Literal))  # type: ignore[arg-type]
+        seconds, rest = divmod(us, SECOND_US)
+        return f"({args[0]} + INTERVAL '{months} months {days} days {seconds} seconds {rest} us')"
+    if len(args) == 2 and call.function in ("+", "-", "*", "/", "%"):
         return f"({args[0]} {call.function} {args[1]})"
-    return f"{call.function}({args[0]})"
+    return f"{call.function}({', '.join(args)})"
 
 
 def _quote(text: str) -> str:

@@ -25,6 +25,7 @@ from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_ke
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError, RowError, SchemaError
+from dolmen.format.column_history import with_field_ids
 from dolmen.format.delete_object import Keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import AddColumn
@@ -164,9 +165,10 @@ class TableChange:
 
     def _only_matching(self, rows: Iterable[pa.RecordBatch], predicate: Predicate) -> Iterator[pa.RecordBatch]:
         """Passes rows on. Raises RowError for one for which the predicate is not TRUE."""
-        names, row = {id_: self.entry.schema.by_id[id_].name for id_ in columns(predicate)}, 1
+        fields, row = [self.entry.schema.by_id[id_] for id_ in columns(predicate)], 1
         for batch in rows:
-            mask = to_mask(matches(predicate, {id_: batch[name] for id_, name in names.items()}, batch.num_rows))
+            values = {field.id: with_field_ids(batch[field.name], field.arrow_type) for field in fields}
+            mask = to_mask(matches(predicate, values, batch.num_rows))
             if not mask.all():
                 raise RowError(
                     "it is not one of the rows that are overwritten (where): check=False adds it all the same",

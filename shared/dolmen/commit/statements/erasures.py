@@ -5,7 +5,7 @@ Each is applied to the version on which it lands, so it takes concurrent restore
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,9 +23,11 @@ from dolmen.entries.segments.erasures_in_force import (
     tables_of,
     with_deletes,
 )
+from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, InputError
-from dolmen.format.entries import KeysTombstone, Tombstone
+from dolmen.format.column_history import fields_inside, keep_fields
+from dolmen.format.entries import KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.evolution import same_column
 from dolmen.format.manifest import (
     ERASURES,
@@ -40,6 +42,7 @@ from dolmen.format.manifest import (
 from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json
+from dolmen.predicate.ast import term_ids
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,9 @@ class Erase:
             InputError: a table's subject cannot have any of the values, or no table's subject can have one of them.
         """
         made = {erased.uuid: erased for erased in self.tables}
-        tables = [*(self._subject_deletes(draft, uploads, made) if self.name is None else self._table_deletes(draft))]
+        tables = [
+            *(self._subject_deletes(draft, uploads, made) if self.name is None else self._table_deletes(draft, uploads))
+        ]
         for erased in list(tables):
             memories = _memories(draft, erased)
             tables += (made.get(memory.entry.uuid) or delete_remembered(memory, erased, uploads) for memory in memories)
@@ -274,7 +279,7 @@ class Erase:
         assert self.tombstone is not None
         return TableEffect(self.name, "erase", draft.column_names(self.name, self.tombstone.columns))
 
-    def _table_deletes(self, draft: Draft) -> Iterator[ErasedTable]:
+    def _table_deletes(self, draft: Draft, uploads: PendingUploads) -> Iterator[ErasedTable]:
         assert self.name is not None
         assert self.tombstone is not None
         assert self.schema is not None
@@ -284,7 +289,11 @@ class Erase:
         if dropped := set(self.tombstone.columns) - present:
             names = ", ".join(repr(field.name) for field in bound if field.id in dropped)
             raise ConflictError(f"table {self.name!r}: columns of the delete were dropped meanwhile: {names}")
-        yield ErasedTable(self.uuid, self.tombstone, _fields(entry, self.tombstone.columns))
+        ids = set(self.tombstone.columns)
+        if isinstance(self.tombstone, WhereTombstone):
+            blob = self.tombstone.blob
+            ids |= term_ids(recorded_predicate(uploads.read_blob(blob), blob))
+        yield ErasedTable(self.uuid, self.tombstone, _fields(entry, self.tombstone.columns, ids))
 
     def _subject_deletes(
         self, draft: Draft, uploads: PendingUploads, made: dict[str, ErasedTable]
@@ -325,12 +334,14 @@ def _stamp_delete(erased: ErasedTable, draft: Draft, ts: int) -> ErasedTable:
     columns = erased.columns
     name = next((name for name, entry in draft.tables.items() if entry.uuid == erased.uuid), None)
     if name is not None:
-        columns = _fields(draft.segments.whole(draft.tables[name]), erased.tombstone.columns)
+        ids = {each.id for field in columns for each in (field, *fields_inside(field.type))}
+        columns = _fields(draft.segments.whole(draft.tables[name]), erased.tombstone.columns, ids)
     return ErasedTable(erased.uuid, erased.tombstone.stamp(ts), columns)
 
 
-def _fields(entry: TableEntry, ids: Sequence[int]) -> tuple[Field, ...]:
-    return tuple(entry.schema.by_id[id_] for id_ in ids)
+def _fields(entry: TableEntry, columns: Sequence[int], ids: Container[int]) -> tuple[Field, ...]:
+    """The columns of a delete, with only those fields of structs that have one of these ids."""
+    return tuple(keep_fields(entry.schema.by_id[id_], ids) for id_ in columns)
 
 
 def _tables_with_subject(draft: Draft) -> list[tuple[str, TableEntry, Field]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
 from dolmen.errors import PredicateError, SchemaError
-from dolmen.format.column_history import widening_problem
+from dolmen.format.column_history import fields_inside, widening_problem
 from dolmen.format.delete_object import Keys, decode_keys, inline_keys
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
 from dolmen.format.evolution import WidenColumn
@@ -226,16 +226,24 @@ def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry
     tombstones = entry.tombstones
     for each in erased:
         by_id = entry.schema.by_id
-        if any(field.id in by_id and by_id[field.id].added_ts != field.added_ts for field in each.columns):
+        if any(field.id in by_id and _has_other_ids(field, by_id[field.id]) for field in each.columns):
             continue
         entry = _with_wider_columns(entry, each.columns)
         schema = entry.schema
-        if missing := tuple(field for field in each.columns if field.id not in by_id):
-            next_id = max(schema.next_id, *(field.id + 1 for field in missing))
+        missing = tuple(field for field in each.columns if field.id not in by_id)
+        ids = [inner.id for field in each.columns for inner in (field, *fields_inside(field.type))]
+        next_id = max([schema.next_id, *(id_ + 1 for id_ in ids)])
+        if missing or next_id > schema.next_id:
             schema = msgspec.structs.replace(schema, next_id=next_id, dropped=(*schema.dropped, *missing))
         tombstones = (*tombstones, each.tombstone)
         entry = msgspec.structs.replace(entry, schema=schema)
     return msgspec.structs.replace(entry, tombstones=tombstones)
+
+
+def _has_other_ids(field: Field, now: Field) -> bool:
+    """Whether the id of a delete's column, or of a field in it, is that of another one now."""
+    added = {each.id: each.added_ts for each in (now, *fields_inside(now.type))}
+    return any(added.get(each.id, each.added_ts) != each.added_ts for each in (field, *fields_inside(field.type)))
 
 
 def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEntry:

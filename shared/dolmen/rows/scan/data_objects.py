@@ -322,25 +322,37 @@ class DataFileFooter:
         """The bounds of a column in one row group; ``nans`` is the number of NaN in the whole file, if known."""
         row_group = self.metadata.row_group(group)
         column = self.columns.get(field.id)
-        if own := self.constants.get(field.id):
-            value = widen(own.value, type_from_json(own.type), field.arrow_type)
+        if constant := self.constants.get(field.id):
+            value = widen(constant.value, type_from_json(constant.type), field.arrow_type)
             return constant_bounds(value, field.arrow_type, row_group.num_rows)
         if column is None:  # it was written before the column was added
             return constant_bounds(field.initial_default, field.arrow_type, row_group.num_rows)
         if is_nested(column.type):
             return UNKNOWN
+        own = self.leaf_bounds(group, column, nans)
+        if column.type == field.arrow_type:
+            return own
+        least, greatest = (widen(end, column.type, field.arrow_type) for end in (own.min, own.max))
+        return Bounds(least, greatest, own.nulls, own.nans)
+
+    def leaf_bounds(self, group: int, column: FileColumn, nans: int | None) -> Bounds:
+        """The bounds of a column without children, or of a field of a struct, in the file's type. See ``bounds``."""
+        row_group = self.metadata.row_group(group)
         statistics = row_group.column(column.leaves[0]).statistics
         if statistics is None:
             return UNKNOWN
         nulls = statistics.null_count if statistics.has_null_count else None
         is_uncertain = nans != 0 and pa.types.is_floating(column.type) and nulls != row_group.num_rows
-        least: Plain = None
-        greatest: Plain = None
-        if statistics.has_min_max:
-            least, greatest = _ends(statistics, column)
-            if column.type != field.arrow_type:
-                least, greatest = (widen(end, column.type, field.arrow_type) for end in (least, greatest))
+        least, greatest = _ends(statistics, column) if statistics.has_min_max else (None, None)
         return Bounds(least, greatest, nulls, None if is_uncertain else 0)
+
+    @cached_property
+    def struct_fields(self) -> dict[int, FileColumn]:
+        """The fields of structs that have no children themselves, by field id; none inside of lists and maps."""
+        found: dict[int, FileColumn] = {}
+        for column in self.columns.values():
+            _add_struct_fields(column.type, column.leaves, self.metadata, found)
+        return found
 
 
 def _fields(metadata: pq.FileMetaData) -> Iterator[tuple[pa.Field, tuple[int, ...]]]:
@@ -366,6 +378,19 @@ def _adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] 
                 unit = microseconds_per_unit(metadata, leaves[0]) if pa.types.is_temporal(column.type) else 1
                 columns[column.id] = FileColumn(column.type, leaves, unit)
     return columns
+
+
+def _add_struct_fields(
+    arrow_type: pa.DataType, leaves: tuple[int, ...], metadata: pq.FileMetaData, found: dict[int, FileColumn]
+) -> None:
+    for field in arrow_type if pa.types.is_struct(arrow_type) else ():
+        own, leaves = leaves[: leaf_count(field.type)], leaves[leaf_count(field.type) :]
+        id_ = field_id(field)
+        if is_nested(field.type):
+            _add_struct_fields(field.type, own, metadata, found)
+        elif id_ is not None and id_ != _NO_ID:
+            unit = microseconds_per_unit(metadata, own[0]) if pa.types.is_temporal(field.type) else 1
+            found[id_] = FileColumn(field.type, own, unit)
 
 
 def _has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:

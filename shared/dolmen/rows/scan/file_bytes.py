@@ -26,6 +26,7 @@ from dolmen.format.chunk_locations import (
     file_without_rows,
     thrift_metadata,
 )
+from dolmen.format.column_history import with_field_ids
 from dolmen.format.page_locations import ChunkPages, ChunkRange, States
 from dolmen.format.parquet_footer import BINARY, FooterParts, array, binary, integer
 from dolmen.format.types import one_array
@@ -270,8 +271,12 @@ class FileBytes:
         self._idle.append(reader)
         if self._footer.columns_by:
             kinds = [each.type for each in self._footer.columns.values() if each.leaves[0] in leaves]
-            columns = [
+            typed = [
                 each if each.type == kind else each.cast(kind) for each, kind in zip(table.columns, kinds, strict=True)
+            ]
+            columns = [
+                pa.chunked_array([with_field_ids(chunk, kind) for chunk in each.chunks], kind)
+                for each, kind in zip(typed, kinds, strict=True)
             ]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table

@@ -7,9 +7,10 @@ or a checksum differs, the filter proves nothing and the row group is read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 from operator import and_
 from typing import Protocol
 
@@ -28,8 +29,20 @@ from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Wher
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
 from dolmen.format.types import Mask, Plain, to_array, to_boolean_array, to_mask
 from dolmen.predicate.any_of import Conjunction, any_of
-from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate, all_columns, columns
-from dolmen.predicate.evaluate import matches
+from dolmen.predicate.ast import (
+    And,
+    Column,
+    Compare,
+    In,
+    Literal,
+    Or,
+    Predicate,
+    StructField,
+    all_columns,
+    columns,
+    term_ids,
+)
+from dolmen.predicate.evaluate import matches, with_fields
 from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
@@ -203,14 +216,20 @@ class OpenFile:
     def file(self) -> DataFile:
         return self.plan.file
 
-    def bounds(self, index: int, ids: Collection[int], schema: Schema) -> RowBounds:
-        """Bounds of these columns in a row group, by the footer's statistics, without columns that the schema lacks."""
+    def bounds(self, index: int, ids: frozenset[int], schema: Schema) -> RowBounds:
+        """Bounds of these columns, and fields of structs, in a row group, by the footer's statistics.
+
+        Columns that the schema lacks, and fields that the file lacks, are left out.
+        """
         stats, fields = self.file.stats, schema.by_id
         column_bounds = {
             id_: self.footer.bounds(index, fields[id_], stats[id_].nans if id_ in stats else None)
             for id_ in ids
             if id_ in fields
         }
+        for id_ in ids - fields.keys():
+            if (leaf := self.footer.struct_fields.get(id_)) is not None:
+                column_bounds[id_] = self.footer.leaf_bounds(index, leaf, None)
         return RowBounds(column_bounds, self.footer.rows(index), self.file.applied_through)
 
 
@@ -308,6 +327,11 @@ class DeleteTests:
         ids = {id_ for lookup in self.lookups for id_ in lookup.columns}
         return frozenset(ids.union(*(predicate.ids for predicate in self.predicates)))
 
+    @cached_property
+    def term_ids(self) -> frozenset[int]:
+        """Ids of the columns and fields of structs by whose bounds the deletes are judged."""
+        return self.ids.union(*(predicate.term_ids for predicate in self.predicates))
+
     def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
         """The deletes that may hide some of the rows; None if one of them hides all."""
         predicates: Sequence[Conjunction] | None = self.predicates
@@ -350,7 +374,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
     plan, footer, probe = file.plan, file.footer, file.probe
     tests = deletes.tests_of(plan)
     predicate = where if plan.needs_filter else None
-    ids = tests.ids if predicate is None else tests.ids | columns(predicate)
+    ids = tests.term_ids if predicate is None else tests.term_ids | term_ids(predicate)
     has_one_small_group = plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
     judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
     for index, first in enumerate(footer.firsts):
@@ -415,16 +439,20 @@ def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, 
     masked = list(groups)
     # Row groups go together if their columns have the same types, and their files lack the same columns.
     alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
+    read = list(columns)
     for at, group in enumerate(groups):
         if group.predicates and group.hidden is None:
-            ids = sorted(frozenset[int]().union(*(predicate.ids for predicate in group.predicates)))
+            ids = sorted(frozenset[int]().union(*(predicate.term_ids for predicate in group.predicates)))
+            if not columns[at].keys() >= set(ids):  # structs of the same type may have other ids inside
+                predicates = (each.predicate for each in group.predicates)
+                read[at] = with_fields(columns[at], chain.from_iterable(map(all_columns, predicates)))
             known = group.file.footer.columns.keys() | group.file.footer.constants.keys()
             lacking = tuple(id_ for id_ in ids if id_ not in known)
-            alike[tuple((id_, columns[at][id_].type) for id_ in ids), lacking].append(at)
+            alike[tuple((id_, read[at][id_].type) for id_ in ids), lacking].append(at)
     # Their columns are joined, and the mask of all their rows is cut into one for each row group.
     for (types, _), members in alike.items():
         some = [groups[at] for at in members]
-        concatenated = {id_: _concat([columns[at][id_] for at in members]) for id_, _ in types}
+        concatenated = {id_: _concat([read[at][id_] for at in members]) for id_, _ in types}
         hidden = _hidden_mask(some, concatenated)
         for at, mask in zip(members, np.split(hidden, np.cumsum([group.rows for group in some])[:-1]), strict=True):
             masked[at] = replace(groups[at], hidden=mask)
@@ -522,7 +550,7 @@ def narrow_absent(predicate: Predicate, group: RowGroup, columns: Mapping[int, p
     known = group.file.footer.columns.keys() | group.file.footer.constants.keys()
     if known >= columns.keys():
         return columns
-    lacking = [column for column in all_columns(predicate) if column.id not in known]
+    lacking = [each for each in all_columns(predicate) if each.id not in known and not isinstance(each, StructField)]
     narrow = {
         column.id: columns[column.id].cast(column.arrow_type)
         for column in lacking

@@ -22,7 +22,7 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.row_bounds import inline_predicate, recorded_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
-from dolmen.format.column_history import widen_keys
+from dolmen.format.column_history import widen_keys, with_field_ids
 from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.manifest import Erasure, TableEntry
@@ -366,6 +366,8 @@ class ErasureMatcher:
         for lookups in self.deletes.lookups.values():
             for lookup in lookups:
                 mask |= lookup.hidden_mask(Tuples([arrays[id_] for id_ in lookup.columns], lookup.types), 0)
+        for id_ in columns.keys() & self.columns:  # rows to be written need no ids
+            arrays[id_] = with_field_ids(arrays[id_], schema.by_id[id_].arrow_type)
         for predicate in self.deletes.predicates.values():
             mask |= to_mask(matches(predicate, arrays, rows))
         return mask

@@ -76,8 +76,8 @@ _WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=Fal
 _BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bigint)"
 _ROW_INDEX = "_tmp_metadata_row_index"
 _PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"
-FindColumn: TypeAlias = Callable[[int], Column]
-"""Returns the Spark column for a column's id."""
+FindColumn: TypeAlias = Callable[[ColumnOf], Column]
+"""Returns Spark's expression for a column, or a field of a struct. Raises Unsupported."""
 _MOST_PIECES = 200
 _EPOCH = datetime(1970, 1, 1)
 _NULL_TRUTH = "CAST(NULL AS BOOLEAN)"
@@ -268,7 +268,7 @@ def to_column(predicate: Predicate, column: FindColumn) -> Column:
 
 def _column(term: Term, column: FindColumn) -> Column:
     if isinstance(term, ColumnOf):
-        return column(term.id)
+        return column(term)
     raise Unsupported("Spark computes otherwise where numbers are too large, and changes case in another way")
 
 

@@ -30,7 +30,8 @@ from dolmen.base.runtime import cached_property
 from dolmen.commit.head import context_of
 from dolmen.errors import PredicateError, SchemaError, short_repr
 from dolmen.format.layout import is_adopted
-from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
+from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field, child_fields
+from dolmen.predicate.ast import Column as ColumnOf
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
@@ -202,7 +203,7 @@ class _Native:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
         # If Spark cannot evaluate the scan's predicate, or lacks a type in it, none of the files becomes a frame.
         try:
-            where = None if plan.where is None else to_column(plan.where, self._column)
+            where = None if plan.where is None else to_column(plan.where, self._term)
             for group in self._by_age(plain):
                 if self._is_older(group[0]) and not self._has_values(group, self._ids):
                     worker_files += group
@@ -260,7 +261,7 @@ class _Native:
         applied_through = [file.file.applied_through for file in files]
         # A predicate is evaluated in all rows, unless it was already applied to some of the files.
         for blob, tombstone in tombstones.items():
-            is_match = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
+            is_match = F.coalesce(to_column(deletes.predicates[blob], self._term), F.lit(False))
             if max(applied_through) >= tombstone.ts:
                 is_match &= F.expr(values.sql([ts < tombstone.ts for ts in applied_through], "boolean"))
             conditions.append(~is_match)
@@ -363,6 +364,15 @@ class _Native:
 
     def _column(self, id_: int) -> Column:
         return F.col(quote(self._name(id_)))
+
+    def _term(self, term: ColumnOf) -> Column:
+        field, found = self._field(term.column_id), self._column(term.column_id)
+        for id_ in term.path:
+            inner = next((each for each in child_fields(field.type) if each.id == id_), None)
+            if inner is None:
+                raise Unsupported(f"column {field.name} has no field {id_} in this version")
+            field, found = inner, found.getField(inner.name)
+        return found
 
 
 def _commit_ts(values: FileValues) -> str:

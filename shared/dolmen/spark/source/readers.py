@@ -25,12 +25,13 @@ from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
+from dolmen.format.schema import COMMIT_TS, Field, Schema
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value, from_python
 from dolmen.predicate.domains import Domain, domain_of
+from dolmen.predicate.names import Name, find_column
 from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.data_objects import cut_by_size
@@ -188,7 +189,7 @@ class _PushedFilterReader(ConditionReader[Any]):
     """Reads the filters that Spark pushes, whose values Spark has cast to their columns' own types.
 
     Filters that Spark and dolmen understand differently are left to Spark: IN over floats, which Spark compares by
-    their bits, and everything about nested columns.
+    their bits, and everything about nested columns but fields of structs.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -199,11 +200,9 @@ class _PushedFilterReader(ConditionReader[Any]):
         return ("not", [node.child]) if type(node).__name__ == "Not" else None
 
     def atom(self, node: Any) -> Predicate:
-        if not isinstance(node, Filter) or len(node.attribute) != 1:
+        if not isinstance(node, Filter):
             raise UnsupportedConditionError
-        field = self._schema.field(node.attribute[0])
-        if is_nested(field.arrow_type):
-            raise UnsupportedConditionError
+        field = find_column([Name(part, quoted=True) for part in node.attribute], self._schema)
         match type(node).__name__:
             case "IsNull":
                 return bind.is_null(field)

@@ -18,12 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from dolmen.errors import InputError
-from dolmen.format.schema import Field, is_nested
+from dolmen.format.schema import Field, child_fields, is_nested
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, domain_of
+from dolmen.predicate.names import field_inside
 from dolmen.spark.frame_types import OPERATORS, items
 from dolmen.spark.tasks import Py4JError
 
@@ -89,7 +90,7 @@ class _CatalystReader(ConditionReader[Any]):
                 return self.predicate(node.child())
             case "In":
                 return self._in(node)
-            case "AttributeReference":
+            case "AttributeReference" | "GetStructField":
                 return bind.truth(self._plain_column(node))
             case "EqualNullSafe":
                 return bind.negation(bind.distinct_from(*self._sides(node)))
@@ -123,10 +124,18 @@ class _CatalystReader(ConditionReader[Any]):
     def _plain_column(self, node: Any) -> Field:
         if kind_of_node(node) == "CommonExpressionRef":
             node = self._common.get(node.id().toString(), node)
+        path = []
+        while kind_of_node(node) == "GetStructField":
+            path.append(node.ordinal())
+            node = node.child()
         if kind_of_node(node) != "AttributeReference":
             raise UnsupportedConditionError
         field = self._fields.get(node.exprId().id())
-        if field is None or is_nested(field.arrow_type):
+        if field is None:
+            raise UnsupportedConditionError
+        for ordinal in reversed(path):
+            field = field_inside(field, child_fields(field.type)[ordinal])
+        if is_nested(field.arrow_type):
             raise UnsupportedConditionError
         return field
 

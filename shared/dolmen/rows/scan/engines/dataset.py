@@ -27,13 +27,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dolmen.errors import Error, PredicateError, short_repr
-from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.schema import Field, Schema
 from dolmen.format.types import to_plain
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.predicate.names import Name, find_column
 from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.engines.dataframes import RowSource, optional
 
@@ -276,12 +277,9 @@ class _FilterReader(ConditionReader[_Node]):
         raise UnsupportedConditionError
 
     def _field(self, node: _Node) -> Field:
-        if not isinstance(node, _Column) or len(node.path) > 1:
+        if not isinstance(node, _Column):
             raise UnsupportedConditionError
-        field = self._schema.field(node.path[0])
-        if is_nested(field.arrow_type):
-            raise UnsupportedConditionError
-        return field
+        return find_column([Name(part, quoted=True) for part in node.path], self._schema)
 
 
 def _one_of(node: _Call, field: Field) -> Predicate:
