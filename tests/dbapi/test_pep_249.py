@@ -136,7 +136,7 @@ def test_rowcount_is_the_number_of_changed_rows_where_it_is_known(
         "INSERT INTO drinks (id) VALUES (7), (8)": 2,
         "UPDATE drinks SET price = 2 WHERE id < 3": 3,
         "UPDATE drinks SET price = 2 WHERE id = 100": 0,
-        "DELETE FROM drinks WHERE length(name) = 4": 1,
+        "DELETE FROM drinks WHERE length(reverse(name)) = 4": 1,
         "INSERT INTO drinks (id) VALUES (10) RETURNING id": 1,
         "DELETE FROM drinks WHERE id = 7": -1,
         "DROP TABLE more": -1,

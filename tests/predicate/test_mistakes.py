@@ -71,7 +71,7 @@ SCHEMA = Schema.from_arrow(
         ("day > now()", r"CAST\(now\(\) AS DATE\)"),
         ("name ~ 'a.*'", "LIKE 'a%'"),
         ("id LIKE '4%'", "CAST integers AS VARCHAR"),
-        ("length(name) = 3", "lower, upper"),
+        ("reverse(name) = 'a'", "lower, upper"),
         ("sum(id) > 5", "one row"),
         ("WHERE id = 1", "WHERE"),
         ("SELECT * FROM t WHERE id = 1", "WHERE"),

@@ -109,6 +109,7 @@ def test_a_key_of_a_mapping_names_a_field(key: str) -> None:
         ("address.tags.ok", "'address.tags' is nested: it is a list, and fields inside lists and maps cannot be used"),
         ("address.tags IS NULL", "'address.tags' is nested: lists and maps cannot be used in predicates"),
         ("m.value = 1", "'m' is nested: it is a map"),
+        ("list_contains(address.tags, 1)", "lists and maps cannot be used in predicates"),
         ("address.zpi = '1'", "column 'address' has no field 'zpi'; did you mean 'zip'|there are: zip, geo"),
         ("addres.zip = '1'", "no column 'addres'.*did you mean 'address'"),
         ("id.zip = '1'", "column 'id' is int64, which has no fields"),

@@ -496,12 +496,15 @@ def refusal(node: exp.Expression) -> PredicateError:
         advice = "regular expressions are not supported: write LIKE 'a%'"
     elif parts & {"arrayoverlaps", "bitwiseand", "bitwiseor", "dpipe", "concat", "xor"}:
         advice = "join conditions by AND and OR, and members of a list by commas; texts cannot be concatenated"
+    elif "arraycontains" in parts:
+        advice = "lists and maps cannot be used in predicates"
     elif parts & {"sum", "count", "max", "min", "avg"}:
         advice = "a predicate is about one row: aggregate with db.sql"
     elif node.key in _COMPARISONS:
         advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
     elif "column" in parts:
-        advice = f"with columns you can use + - * / %, CAST, coalesce, isnan, contains, {', '.join(NAMES)}"
+        named = ("coalesce", "isnan", "starts_with", "ends_with", "contains", *NAMES)
+        advice = f"with columns you can use + - * / %, CAST, INTERVAL, {', '.join(named)}"
     else:
         advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"
     reason = f"{text} is not supported in a predicate; {advice}"
