@@ -199,3 +199,25 @@ def test_transactions_are_serializable_or_commit_by_themselves(engine: sa.Engine
         assert connection.scalar(sa.select(Person.name)) == "c"
     with engine.connect() as connection:
         assert connection.get_isolation_level() == "SERIALIZABLE"
+
+
+def test_checks_are_declared_reflected_and_kept(engine: sa.Engine) -> None:
+    metadata = sa.MetaData()
+    checked = sa.Table(
+        "checked",
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("n", sa.Integer, sa.CheckConstraint("n > 0", name="positive")),
+        sa.Column("text", sa.String),
+        sa.CheckConstraint("n < 100 OR text IS NOT NULL"),
+    )
+    metadata.create_all(engine)
+    assert sa.inspect(engine).get_check_constraints("checked") == [
+        {"name": "positive", "sqltext": "n > 0"},
+        {"name": "checked_check", "sqltext": "n < 100 OR text IS NOT NULL"},
+    ]
+    with engine.begin() as connection, pytest.raises(sa.exc.DataError, match="the check 'positive' is FALSE"):
+        connection.execute(sa.insert(checked).values(id=1, n=0))
+    with engine.begin() as connection:
+        connection.execute(sa.insert(checked).values(id=1, n=7))
+        assert connection.scalar(sa.select(checked.c.n)) == 7

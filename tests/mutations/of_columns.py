@@ -11,8 +11,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "rows that are older than a column have NULL in it",
         "rows that are older than a column have its initial default",
         "format/evolution.py",
-        "            field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default\n",
-        "            field, comment=self.comment, added_ts=ts, initial_default=None, write_default=self.default\n",
+        "            field, comment=self.comment, added_ts=ts, initial_default=initial, **_default_members(self.default)\n",
+        "            field, comment=self.comment, added_ts=ts, initial_default=None, **_default_members(self.default)\n",
     ),
     mutation(
         "a delete by a column that was dropped in the meantime is committed",

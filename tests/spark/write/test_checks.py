@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen import Database
+from dolmen import Database, Expression
 from dolmen.api.database import Table
 from dolmen.errors import RowError
 from dolmen.ingest.drops.announce_files import DropSource
@@ -52,3 +52,32 @@ def test_a_load_rejects_a_file_with_such_a_row(
     done = load(spark, db, DropSource.of(str(landing), database=db.url))
     assert done.outcomes == {"ingested": 1, "rejected": 1}
     assert table.count() == 50
+
+
+def test_computed_defaults_are_one_time_and_a_uuid_for_each_row(spark: SparkSession, db: Database) -> None:
+    table = db.create_table("t", pa.table({"id": [1]}), primary_key="id")
+    table.add_column("made", pa.timestamp("us", "UTC"), Expression("now()"))
+    table.add_column("key", pa.string(), Expression("uuid()"))
+    frame = spark.range(10, 14, 1, 3)
+    append(table, frame, request="r")
+    assert append(table, frame, request="r").operation == "nothing"
+    upsert(table, spark.range(20, 22, 1, 2), "id")
+    merge(table, spark.range(30, 32, 1, 2), "id", {"id": "source.id"}, {"id": "source.id"})
+    frame.write.format("dolmen").mode("append").option("path", db.url).option("table", "t").save()
+    rows = table.scan(where="id > 1").to_arrow().to_pylist()
+    assert len(rows) == 12
+    assert len({row["key"] for row in rows}) == 12
+    times = {row["made"] for row in rows}
+    assert None not in times
+    assert len(times) == 4
+
+
+def test_files_of_a_load_that_lack_a_column_have_its_computed_default(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    table = db.create_table("events", SCHEMA)
+    table.add_column("made", pa.timestamp("us"), Expression("now()"))
+    put(tmp_path / "landing", "events/a.csv", rows_of(0, 50))
+    put(tmp_path / "landing", "events/b.parquet", rows_of(50, 50))
+    assert load(spark, db, DropSource.of(str(tmp_path / "landing"), database=db.url)).outcomes == {"ingested": 2}
+    assert len(set(table.to_arrow()["made"].to_pylist())) == 1
