@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ def test_commits_attempts_and_conflicts_are_told_without_values(
     db: Database, table: dolmen.Table, other: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="dolmen")
-    table.append(people(SECRET, name="a secret"), request="secret request", message="secret message")
+    note: dict[str, Any] = {"message": "secret message", "metadata": {"secret.key": "secret value"}}
+    table.append(people(SECRET, name="a secret"), request="secret request", **note)
     assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO"]
     assert caplog.messages[1].endswith(": append is in version 2, attempts: 1")
 

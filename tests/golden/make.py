@@ -236,7 +236,7 @@ def idle_tables(place: Place) -> None:
         db.table(f"table_{i}").append({"id": [i, i + 1], f"c{i}": ["a", None]})
         db.table(f"table_{i}").delete(f"id = {i}")
     busy = db.create_table("busy", pa.schema([("n", pa.int64())]))
-    for i in range(30):
+    for i in range(50):
         busy.append({"n": [i]})
     db.rename_table("table_3", "renamed")
     db.drop_table("table_4")
@@ -675,6 +675,16 @@ def computed_defaults(place: Place) -> None:
     table.add_column("key", pa.string(), Expression("uuid()"))
     table.append({"id": [3], "made": [None], "key": ["k"]})
     table.append({"id": [4], "key": ["l"]})
+
+
+@case
+def metadata_of_commits(place: Place) -> None:
+    """Metadata of commits, in the manifests and in a segment of the history."""
+    t = place.db.create_table("t", pa.schema([ID, ("v", pa.string())]), primary_key="id", metadata={"job": "create"})
+    for i in range(50):
+        t.comment("v", f"comment {i}", metadata={"job": "nightly " * 125, "run": str(i)})
+    t.upsert({"id": [1], "v": ["a"]}, metadata={f"key.{i}": str(i) for i in range(100)})
+    t.delete("id = 1", message="both", metadata={"job": ""})
 
 
 def main() -> None:

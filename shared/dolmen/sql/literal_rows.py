@@ -1,8 +1,8 @@
 """Long lists of literals, ``INSERT INTO t VALUES (1, 'a'), (2, 'b'), ...``, as relations.
 
-DuckDB reads each value of a list as an expression, which takes a thousand times as long as to read its characters. So a
-relation of the same values takes the list's place in the text, with the types that DuckDB would give them. Lists with
-other expressions, and columns whose types DuckDB would have to find, stay as they are.
+DuckDB plans each value of a list as an expression, several times. So a relation of the same values takes the list's
+place in the text, with the types that DuckDB would give them. Lists that have other expressions, or a column with
+literals of several kinds, stay as they are.
 """
 
 from __future__ import annotations

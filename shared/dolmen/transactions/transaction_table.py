@@ -294,7 +294,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Examples:
             >>> commit = people.delete("age < ?", parameters=[30])
-            >>> people.delete("length(name) = 3").mode
+            >>> people.delete("reverse(name) = 'adA'").mode
             'positions'
             >>> people.to_arrow()["name"].to_pylist()
             ['Grace']

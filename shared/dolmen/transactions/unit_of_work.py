@@ -161,7 +161,7 @@ class Commit:
             "did": self.done,
             "for": ", ".join(ids + more),
             "message": repr(self.message) if self.message else "",
-            "metadata of": ", ".join(self.metadata),
+            "metadata": ", ".join(self.metadata),
             "applied before": ", ".join(f"{id_} (version {version})" for id_, version in self.already.items()),
         }
         shown = {name: f"{number:,}" for name, number in numbers.items() if number}
