@@ -687,6 +687,42 @@ def metadata_of_commits(place: Place) -> None:
     t.delete("id = 1", message="both", metadata={"job": ""})
 
 
+@case
+def fields_and_functions(place: Place) -> None:
+    """Tombstones that name fields of structs, renamed, widened and dropped ones too, and that call later functions."""
+    inner = pa.struct([("zip", pa.string()), ("n", pa.int32()), ("geo", pa.struct([("x", pa.float64())]))])
+    homes = [
+        {"zip": "1", "n": 1, "geo": {"x": 0.5}}, {"zip": "2", "n": None, "geo": None}, None,
+        {"zip": None, "n": 4, "geo": {"x": math.nan}}, {"zip": "äb", "n": -5, "geo": {"x": -0.0}},
+    ]  # fmt: skip
+    data = pa.table(
+        {
+            "id": pa.array(range(5), pa.int64()),
+            "s": ["a_b", None, "", "äö", "%"],
+            "home": pa.array(homes, inner),
+            "day": temporal([0, 30, None, -719_528, 20_454], pa.date32()),
+            "at": temporal([0, 2_505_600_000_000, None, -1, 1], pa.timestamp("us", "UTC")),
+        }
+    )
+    t = place.db.create_table("t", data.schema)
+    t.append(data)
+    version = place.db.version
+    for condition in (
+        "home.zip = '1'", "home.geo.x = 0", "isnan(home.geo.x)", "home.n IS NULL AND id > 1", "abs(home.n) = 5",
+        "length(s) = 3 OR length(home.zip) = 2", "starts_with(s, 'a_')", "ends_with(s, 'b') OR contains(s, '%')",
+        "coalesce(home.zip, s, 'x') = 'x'", "day + INTERVAL 1 MONTH = DATE '1970-02-28'",
+        "at - INTERVAL 1 HOUR < TIMESTAMPTZ '1969-12-31 23:00:00+00'",
+    ):  # fmt: skip
+        with place.db.transaction() as tx:
+            tx.table("t").restore(version)
+            tx.table("t").delete(condition)
+    t.restore(version=version)
+    t.delete("home.n = 4")
+    t.rename_column("home", "house")
+    t.delete("house.zip = '2'")
+    t.drop_column("house")
+
+
 def main() -> None:
     for name, make in CASES.items():
         if name in names():

@@ -88,7 +88,9 @@ def _paths(key: str, fields: Iterable[Field]) -> Iterator[list[Name]]:
 def _follow(names: Sequence[Name], schema: Schema) -> Field:
     fields, table = schema.fields, [name.text for name in names[:2]]
     if len(table) == 2 and not _fields_of_name(table[0], fields) and _fields_of_name(table[1], fields):
-        raise PredicateError(f"no column {short_repr(table[0])}; write the column's name alone, {table[1]}")
+        raise PredicateError(
+            f"no column {short_repr(table[0])}; write the column's name alone, {table[1]}", is_mistake=False
+        )
     field = _find(names[0], fields, "")
     for name in names[1:]:
         if isinstance(field.type, str):
