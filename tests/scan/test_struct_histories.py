@@ -28,7 +28,7 @@ from support.second_reader import check_versions, rows_of
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 1
 """The seed of shard 0 is fixed, so that what must happen in its histories does not depend on luck."""
-HISTORIES, SHARDS, STEPS = (200, 8, 25) if os.environ.get("DOLMEN_LONG") else (4, 2, 20)
+HISTORIES, SHARDS, STEPS = (64, 8, 25) if os.environ.get("DOLMEN_LONG") else (4, 2, 20)
 NAMES = ("zip", "N", "geo", "x.y", "a b", "it's", "year", "ü")
 VALUES: dict[pa.DataType, tuple[Any, ...]] = {
     pa.string(): ("", "a", "it's", "Ä"),
