@@ -21,7 +21,7 @@ from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-ROUNDS = 400 if os.environ.get("DOLMEN_LONG") else 20
+ROUNDS = 150 if os.environ.get("DOLMEN_LONG") else 20
 
 REFUSED = r"(?i)levenshtein"
 PEOPLE = pa.table(

@@ -126,6 +126,8 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
         export(times, str(out), columns=["b"], format="csv")
     with pytest.raises(PredicateError):
         export(table, str(out), where="nothing = 1")
+    with pytest.raises(PredicateError, match="filter the frame"):
+        export(table, str(out), where="md5(id::VARCHAR) < 'a'")
     with pytest.raises(InputError, match="not a format"):
         export(table, str(out), format="orc")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="hadoop-aws"):
