@@ -386,3 +386,19 @@ def test_a_primary_key_sees_rows_that_land_while_it_is_read(db: dolmen.Database)
     mine = racing(db, lambda other: other.append([{"a": 1}]))
     with pytest.raises(SchemaError, match="several rows"):
         mine.add_primary_key("a")
+
+
+def test_rows_that_land_between_the_proof_and_the_commit_are_compared(db: dolmen.Database) -> None:
+    table, other = db.create_table("t", [{"a": 1}]), dolmen.open(db.url).table("t")
+    with db.transaction() as tx:
+        tx.table("t").add_primary_key("a")
+        other.append([{"a": 1}])
+        with pytest.raises(ConflictError, match="added rows"):
+            tx.commit()
+    with db.transaction() as tx:
+        tx.table("t").add_check("c", "a < 5")
+        tx.table("t").set_not_null("a")
+        other.append([{"a": 7}])
+        with pytest.raises(SchemaError, match="FALSE for 1 row"):
+            tx.commit()
+    assert (table.primary_key, table.checks, table.count()) == ((), {}, 3)

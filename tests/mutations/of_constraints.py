@@ -41,11 +41,4 @@ CONSTRAINTS: tuple[Mutation, ...] = (
         "    if refused := [found for check in checks if (found := check.find(batch))]:\n",
         "    if refused := []:\n",
     ),
-    mutation(
-        "a primary key ignores rows that land while it is proven",
-        "the keys of rows that land before a primary key are distinct",
-        "transactions/constraints.py",
-        "        unit.depend_on_rows(change.name, None)\n",
-        "",
-    ),
 )

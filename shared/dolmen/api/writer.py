@@ -189,7 +189,7 @@ class BufferedWriter:
         if request is not None:
             arguments.request_id(request)
         call = _BufferedCall(Acknowledgement(self), entry, request=request)
-        schema = entry.schema.at(self._context.store.clock.current_us)
+        schema = entry.schema.at(lambda: self._context.store.clock.current_us)
         for batch in rows_of(schema, data, digest, cast=cast):
             call.batches.append(batch)
             call.size_bytes += batch.nbytes

@@ -223,10 +223,11 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
                 found[field.name] = DefaultFunction(field.write_function)
         return found
 
-    def at(self, now_us: int) -> Schema:
-        """The columns for the rows of one statement, for which ``now()`` is this time."""
+    def at(self, clock: Callable[[], int]) -> Schema:
+        """The columns for the rows of one statement, for which ``now()`` is the clock's time, in microseconds."""
         if not any(field.write_function == "now" for field in self.fields):
             return self
+        now_us = clock()
         fields = (
             msgspec.structs.replace(field, write_default=time_json(now_us, field.arrow_type))
             if field.write_function == "now"

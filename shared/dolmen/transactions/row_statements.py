@@ -80,7 +80,7 @@ class TableChange:
     @property
     def row_schema(self) -> Schema:
         """The columns for the rows that one statement adds: ``now()`` is the present time."""
-        return self.entry.schema.at(self.unit.context.store.clock.current_us)
+        return self.entry.schema.at(lambda: self.unit.context.store.clock.current_us)
 
     def take_columns(self, data: Any, new_columns: NewColumns) -> Any:
         """Rows without the columns that the table lacks, or with them, once they are added to it (``Table.append``)."""

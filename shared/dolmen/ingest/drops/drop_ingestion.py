@@ -305,8 +305,8 @@ class DropIngestion:
         all_erasures = must_leave_out_erased(entry)
         expect_erasures(transaction, self.path.table, None if all_erasures else self.drop.dropped_us, self.drop.id)
         self.settings = settings
-        path, now_us = self.path.path, context_of(self.database).store.clock.current_us
-        schema = None if settings.mode == "cdc" else entry.schema.at(now_us)
+        path, clock = self.path.path, context_of(self.database).store.clock
+        schema = None if settings.mode == "cdc" else entry.schema.at(lambda: clock.current_us)
         options = self.limit_options(ReadOptions.of(settings, schema))
         source = SourceFile(self.open, detect_file(self.open, path, settings.format), path, options)
 

@@ -95,7 +95,7 @@ class ReadOptions:
     def of_table(cls, entry: TableEntry, dialect: Dialect) -> ReadOptions:
         """The options for a file in this dialect whose rows are added to a table, whatever its other settings."""
         most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
-        schema = entry.schema.at(shared_runtime().clock_us())  # of a command, which reads one file after the other
+        schema = entry.schema.at(shared_runtime().clock_us)  # of a command, which reads one file after the other
         return cls(dialect, defaults=schema.write_defaults, checks=row_checks(schema), max_columns=most)
 
     @property

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -314,7 +315,8 @@ def _default_values(default: Default, arrow_type: pa.DataType, rows: int) -> pa.
         return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(numbers.tobytes())])
     digits = np.frombuffer(numbers.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
     texts = np.full((rows, 36), ord("-"), np.uint8)
-    texts[:, [place for place in range(36) if place not in (8, 13, 18, 23)]] = digits
+    for hyphens, (start, end) in enumerate(pairwise((0, 8, 12, 16, 20, 32))):
+        texts[:, start + hyphens : end + hyphens] = digits[:, start:end]
     ends = pa.py_buffer(np.arange(0, 36 * rows + 1, 36, dtype=np.int32))
     return pa.Array.from_buffers(arrow_type, rows, [None, ends, pa.py_buffer(texts.tobytes())])
 

@@ -401,8 +401,10 @@ class _BatchLoad:
         if not is_loaded_by_tasks(self._settings):
             raise ConflictError(f"table {table!r}: how its files are ingested was changed meanwhile")
         self._file_bytes = TableSettings.of(entry).target_file_bytes
-        now_us = unit_of(transaction).context.store.clock.current_us
-        self._options = ingestion.limit_options(ReadOptions.of(self._settings, entry.schema.at(now_us)))
+        clock = unit_of(transaction).context.store.clock
+        self._options = ingestion.limit_options(
+            ReadOptions.of(self._settings, entry.schema.at(lambda: clock.current_us))
+        )
 
     def write(self, drops: Sequence[Drop]) -> _TaskResults:
         """Reads files, and writes their rows into data files under the transaction's intent."""

@@ -123,7 +123,7 @@ class WriteJob:
         runtime = shared_runtime()
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         entry = decode_entry(self.entry)
-        encoded = encode_entry(entry, entry.schema.at(self.now_us))
+        encoded = encode_entry(entry, entry.schema.at(lambda: self.now_us))
         task = RowsTask(self.url, self.table, encoded, self.txid, digest=self.digest)
         if self.digest is DigestMode.ALONE:
             return TaskResult(self, query=query, sums=task.run(batches).sums)

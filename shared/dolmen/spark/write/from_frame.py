@@ -292,7 +292,7 @@ def write_frame(
     if not key:
         check_columns(frame.schema, entry)
     uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
-    schema = entry.schema.at(unit.context.store.clock.current_us)
+    schema = entry.schema.at(lambda: unit.context.store.clock.current_us)
     base = uploads or (portable_url(unit.context.store), name, encode_entry(entry, schema), "")
     task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
     return collect_report(transaction if uploads else None, frame, task.run)

@@ -267,7 +267,7 @@ def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes
     url = portable_url(unit.context.store)
     unit.begin_upload()
     entry = unit.entry(table)
-    schema = entry.schema.at(unit.context.store.clock.current_us)
+    schema = entry.schema.at(lambda: unit.context.store.clock.current_us)
     return url, table, encode_entry(entry, schema), unit.intent().txid
 
 
