@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -12,15 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen import Database
+from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import AdoptionError, InputError, TableNotFoundError
 from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import ADOPTED_FILES
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.memory import MemoryStore
+from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.counting import CountingStore
+from support.commit_world import ScriptedStore, meanwhile
 from support.lake import digests, write_duckdb, write_plain, write_polars
 
 
@@ -300,6 +302,31 @@ def test_tables_with_keys_iceberg_tables_and_settings_are_refused(db: Database, 
         db.adopt("k", str(lake), "id", into=True)
     with pytest.raises(InputError, match="into=True"):
         db.adopt("n", str(lake), new_columns="add")
+
+
+def test_a_table_with_checks_takes_no_files(db: Database, lake: Path) -> None:
+    write_plain(lake / "1.parquet", pa.table({"id": [-1]}))
+    db.create_table("t", {"id": pa.int64()}).add_check("positive", "id > 0")
+    with pytest.raises(InputError, match="positive"):
+        db.adopt("t", str(lake), into=True)
+    assert db.table("t").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(lambda t: t.add_check("positive", "id > 0"), "has checks"), (lambda t: t.add_primary_key("id"), "primary key")],
+)
+def test_checks_and_keys_that_come_meanwhile_are_seen(change: Callable[[Table], object], why: str) -> None:
+    bucket, sink = MemoryBucket(), pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [-1, -1]}), sink)
+    MemoryStore(bucket).put("lake/1.parquet", sink.getvalue().to_pybytes())
+    store, other = ScriptedStore(bucket, Runtime()), Database(MemoryStore(bucket, Runtime()), Runtime())
+    db = Database(store, Runtime())
+    db.create_table("t", {"id": pa.int64()})
+    store.script.append(meanwhile(lambda: change(other.table("t"))))
+    with pytest.raises(InputError, match=why):
+        db.adopt("t", "lake", into=True)
+    assert other.table("t").count() == 0
 
 
 def test_erased_rows_stay_away_from_a_table_that_leaves_them_out(db: Database, lake: Path) -> None:

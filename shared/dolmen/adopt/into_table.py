@@ -110,6 +110,11 @@ class _IntoTable:
                 f"table {self.name!r} has a primary key, and footers do not show whether keys are unique: upsert the "
                 "rows of the files, or insert them, which copies them"
             )
+        if checks := ", ".join(sorted(check.name for check in entry.schema.checks)):
+            raise InputError(
+                f"table {self.name!r} has checks ({checks}), with which rows of files are compared only when they are "
+                "copied: append the files"
+            )
         refusals = AdoptionRefusals(_COPY)
         reader = CandidateReader(self.context, self.progress, refusals, self.shapes)
         locations = [parse_location(self.context.store, url) for url in self.sources]

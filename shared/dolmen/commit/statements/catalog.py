@@ -219,9 +219,10 @@ class AdoptFiles:
     def apply(self, draft: Draft, ts: int) -> None:
         entry = draft.table(self.name, self.uuid)
         now = entry.schema
-        if _columns_and_mapping(now) != _columns_and_mapping(self.seen) or entry.epoch != self.epoch:
+        is_unchanged = _columns_and_mapping(now) == _columns_and_mapping(self.seen) and entry.epoch == self.epoch
+        if not is_unchanged or now.checks or entry.primary_key:  # rows of the files were compared with neither
             raise ConflictError(
-                f"table {self.name!r}: its columns were changed, or all its rows replaced, by version "
+                f"table {self.name!r}: its columns, checks or key were changed, or all its rows replaced, by version "
                 f"{draft.base.version} or one before it: look at the files again"
             )
         fields = tuple(
