@@ -211,8 +211,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             source: a folder, files, or the folder or metadata of an Iceberg table, whose current snapshot is taken; as
                 a URL, or relative to the database.
             primary_key, sort_key, properties: see ``create_table``.
-            into: add the files to the table of this name, which has no primary key and no checks. Columns go by name. Files that it
-                has, or had within the last ``applied_retention`` (35 days), are skipped.
+            into: add the files to the table of this name, which has no primary key and no checks. Columns go by name.
+                Files that it has, or had within the last ``applied_retention`` (35 days), are skipped.
             new_columns: with ``into``, for columns that the table lacks: as for ``Table.append``.
             again: with ``into``, add files again that the table had and no longer has.
             hive: whether names of folders like ``day=2026-11-27`` are values of columns; None = if there are any.
