@@ -275,7 +275,8 @@ class TableChange:
                 now_us = unit.context.store.clock.current_us
                 condition = read_condition(_not_empty(where), entry.schema, now_us=now_us)
             if condition is None or (mode == "auto" and not isinstance(condition, SqlCondition)):
-                if (write := self.delete_rows(where if condition is None else condition, key_rows)).tombstones:
+                write = self.delete_rows(where, key_rows) if condition is None else self._delete_matching(condition)
+                if write.tombstones:
                     unit.add(write)
             elif (deletion := self._delete_positions(condition)) is not None:
                 unit.add(deletion)
@@ -292,7 +293,9 @@ class TableChange:
         """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data."""
         if keys is not None:
             return self.delete_keys(keys)
-        predicate = parse_where(self.unit.context, self.entry, where)
+        return self._delete_matching(parse_where(self.unit.context, self.entry, where))
+
+    def _delete_matching(self, predicate: Predicate) -> Write:
         open_object = partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid)
         tombstone = record_predicate(open_object, self.entry.schema, predicate)
         return self._write_statement((), (tombstone,) if tombstone else ())
