@@ -94,6 +94,10 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[Rng], Any]]] = {
     "zoned": (pa.timestamp("us", tz="UTC"), _instant),
     "list": (pa.list_(pa.int64()), _list),
     "struct": (pa.struct([("x", pa.int64()), ("y", pa.string())]), _struct),
+}
+"""By name: the Arrow type, and how to draw a value (temporal ones as integers)."""
+
+_DEEP: dict[str, tuple[pa.DataType, Callable[[Rng], Any]]] = {
     "deep": (
         pa.struct(
             [
@@ -104,17 +108,15 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[Rng], Any]]] = {
         _deep,
     ),
 }
-"""By name: the Arrow type, and how to draw a value (temporal ones as integers)."""
-
-STRUCTS = ("struct", "deep")
-FLAT: tuple[str, ...] = tuple(name for name in TYPES if name not in ("list", *STRUCTS))
-ALL: tuple[str, ...] = (*FLAT, "list", "struct")
+STRUCTS = ("struct", *_DEEP)
+ALL: tuple[str, ...] = tuple(TYPES)
+FLAT: tuple[str, ...] = tuple(name for name in ALL if name not in ("list", "struct"))
 _PREFIXES = ("", "x_", "My ", "order-", "ä")
 
 
 def random_column(rng: Rng, kind: str, rows: int) -> pa.Array:
     """One column: mostly mixed, sometimes constant, all NULL, or without NULL."""
-    arrow_type, draw = TYPES[kind]
+    arrow_type, draw = (TYPES | _DEEP)[kind]
     nulls = rng.choice([0.0, 0.1, 0.1, 0.4, 1.0 if rng.random() < 0.2 else 0.2])
     pool = [draw(rng) for _ in range(1 if rng.random() < 0.1 else rng.randint(2, 12))]
     values = [None if rng.random() < nulls else rng.choice(pool) for _ in range(rows)]
