@@ -75,6 +75,37 @@ def test_every_write_is_refused_for_a_row_that_breaks_a_check(
     assert checked.to_arrow().equals(before)
 
 
+HOME = pa.struct([("zip", pa.string()), ("geo", pa.struct([("x", pa.int32())]))])
+FOREIGN = pa.table({"id": [9], "home": pa.array([{"zip": "1", "geo": {"x": -1}}], HOME)})
+"""A row whose structs have no ids of fields, as rows of other programs."""
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda table: table.append(FOREIGN),
+        lambda table: table.upsert(FOREIGN),
+        lambda table: table.overwrite(FOREIGN),
+        lambda table: table.overwrite(FOREIGN, where="home.zip = '1'"),
+        lambda table: table.merge(FOREIGN, on="id"),
+        lambda table: table.update({"home": dolmen.Expression("{'zip': '1', 'geo': {'x': -1}}")}),
+        lambda table: table.update({"home": {"zip": "1", "geo": {"x": -1}}}),
+    ],
+)
+def test_a_check_of_a_field_is_found_in_rows_without_ids(
+    db: dolmen.Database, write: Callable[[dolmen.Table], object]
+) -> None:
+    table = db.create_table("homes", FOREIGN.schema, primary_key="id")
+    table.append([{"id": 1, "home": {"zip": "1", "geo": {"x": 5}}}])
+    table.add_check("east", "home.geo.x > 0")
+    assert "predicate-fields" in context_of(db).head.refresh().manifest.features
+    with pytest.raises(RowError, match="'east' is FALSE"):
+        write(table)
+    assert ids(table) == [1]
+    with pytest.raises(SchemaError, match="east"):
+        table.drop_column("home")
+
+
 def test_an_error_names_row_and_values(checked: dolmen.Table) -> None:
     checked.add_check("named", "amount < 2 OR name IS NOT NULL")
     with pytest.raises(RowError) as raised:

@@ -15,13 +15,12 @@ from dolmen.commit.draft import ColumnsChangedError, Draft
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import CheckedStatement
-from dolmen.commit.uploads import PendingUploads
+from dolmen.commit.uploads import PendingUploads, needed_features
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.errors import InputError, LimitError, PredicateError, SchemaError, short_repr
 from dolmen.format.evolution import AddCheck, AddPrimaryKey, SchemaChange, SetNotNull
-from dolmen.format.manifest import PREDICATE_EXPRESSIONS
 from dolmen.format.schema import CheckConstraint, Field, Schema, is_nested
-from dolmen.predicate.ast import Column, IsNull, Not, Predicate, columns, to_builtins, uses_calls
+from dolmen.predicate.ast import Column, IsNull, Not, Predicate, columns, to_builtins
 from dolmen.predicate.evaluate import check_evaluates
 from dolmen.predicate.parse import Where, parse
 from dolmen.predicate.text import quote_name, to_sql
@@ -47,7 +46,7 @@ def add_check(change: TableChange, name: str, where: Where) -> None:
     check = CheckConstraint(_check_name(name), tuple(sorted(columns(condition))), stored)
     text = to_sql(condition, schema)
     problem = f"the check {name!r} ({text}) is FALSE for {{rows}}; scan(where={f'NOT ({text})'!r}) returns them"
-    needs = (PREDICATE_EXPRESSIONS,) if uses_calls(condition) else ()
+    needs = needed_features(condition)
     _add(change, AddCheck(check, needs), Not(condition), columns(condition), problem)
 
 

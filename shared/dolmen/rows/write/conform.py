@@ -20,6 +20,7 @@ from pyarrow import types as t
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import MAX_SHOWN, RowError, SchemaError
+from dolmen.format.column_history import with_field_ids
 from dolmen.format.schema import Default, DefaultFunction, Schema, constant, readable_names
 from dolmen.format.types import Mask, to_mask, to_plain
 from dolmen.predicate.ast import Not, Predicate, columns
@@ -145,27 +146,29 @@ class RowCheck:
     Args:
         name, text: its name, and its condition in SQL.
         violation: TRUE for the rows that it refuses.
-        columns: the names of its columns, by id.
+        columns: its columns, by id: the name, and the type, whose structs have the ids of their fields.
     """
 
     name: str
     text: str
     violation: Predicate
-    columns: Mapping[int, str]
+    columns: Mapping[int, tuple[str, pa.DataType]]
 
     def refused(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
         """A mask of the rows that it refuses; ``columns`` are by id."""
-        return to_mask(matches(self.violation, columns, rows))
+        # Structs of users' rows have no ids, and a condition finds the fields by these.
+        own = {id_: with_field_ids(columns[id_], type_) for id_, (_, type_) in self.columns.items()}
+        return to_mask(matches(self.violation, own, rows))
 
     def reason(self, columns: Mapping[int, pa.Array], row: int) -> str:
         """Why it refuses a row."""
         named = sorted(self.columns.items())[:_SHOWN_COLUMNS]
-        values = ", ".join(f"{name} is {_shown_value(columns[id_], row)}" for id_, name in named)
+        values = ", ".join(f"{name} is {_shown_value(columns[id_], row)}" for id_, (name, _) in named)
         return f"the check {self.name!r} is FALSE: {_cut(self.text)}{values and f', and {values}'}"
 
     def find(self, batch: pa.RecordBatch) -> tuple[int, str] | None:
         """The index of the first row that it refuses, and why; None if there is none."""
-        own = {id_: batch[name] for id_, name in self.columns.items()}
+        own = {id_: batch[name] for id_, (name, _) in self.columns.items()}
         refused = self.refused(own, batch.num_rows)
         if not refused.any():
             return None
@@ -192,8 +195,9 @@ def row_checks(schema: Schema) -> tuple[RowCheck, ...]:
     found = []
     for check in schema.checks:
         condition = condition_of(check, schema)
-        names = {id_: schema.by_id[id_].name for id_ in columns(condition)}
-        found.append(RowCheck(check.name, to_sql(condition, schema), Not(condition), names))
+        fields = [schema.by_id[id_] for id_ in columns(condition)]
+        named = {field.id: (field.name, field.arrow_type) for field in fields}
+        found.append(RowCheck(check.name, to_sql(condition, schema), Not(condition), named))
     return tuple(found)
 
 
