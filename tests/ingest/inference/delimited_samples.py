@@ -210,6 +210,7 @@ _add("values repeated", "yes,red,up\nno,blue,down\nyes,blue,up\nno,red,down\n", 
 _add(
     "a null and a number above nulls", "true-ish;NULL;1050177643031\nno;NULL;NULL\n", delimiter=";", note="--no-header"
 )
+_add("a fraction above numbers", "1/2\n1.10\n1e5\n", note="--no-header")
 _add("nulls in the first row", "1,,a\n2,5,b\n3,6,c\n", header=False)
 _add("booleans", "name,ok\na,true\nb,false\n")
 _add("units below the header", "time,temp\ns,K\n1,300.5\n2,301.5\n3,302.5\n4,303.5\n", note="second header")

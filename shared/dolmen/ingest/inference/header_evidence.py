@@ -107,7 +107,8 @@ def _weigh(name: str, below: list[str]) -> tuple[float, float]:
         if own == kind.kind or own == "null":
             return 0.0, 1.0 if own == kind.kind else 0.5
         if own == "text":
-            return (1.0 if kind.share > 0.99 else 0.7), 0.0
+            is_word = any(map(str.isalpha, name))  # as 1/2 is not
+            return (1.0 if kind.share > 0.99 and is_word else 0.7), 0.0
         return 0.3, 0.0
     if own in ("number", "date", "time"):
         return 0.0, 0.0 if _YEAR.fullmatch(name) else 0.7
