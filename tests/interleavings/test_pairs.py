@@ -198,6 +198,20 @@ AT_LEAST = {
     "set not null/append of NULL": 60,
     "add primary key/append": 80,
     "add primary key/append of its key": 80,
+    "overwrite a part/append to it": 45,
+    "overwrite a part/append elsewhere": 50,
+    "overwrite a part/update out of it": 40,
+    "overwrite a part/compact": 70,
+    "overwrite a part/overwrite a part": 40,
+    "delete found rows/append": 65,
+    "delete found rows/update to one": 65,
+    "delete found rows/delete found rows": 40,
+    "delete found rows/compact": 80,
+    "delete found rows/resolve": 65,
+    "upsert what differs/upsert": 60,
+    "upsert what differs/delete": 55,
+    "upsert what differs/upsert what differs": 60,
+    "upsert what differs/compact": 65,
 }
 AT_LEAST |= {
     "changes/a late change of a value that is left out": 4,
@@ -254,6 +268,16 @@ _ONE_SWINGS = {
     "build index/build index": {0},
     "group of inserts/group of inserts": {0},
     "group of requests/redelivery": {0},
+    "add check/append of a bad row": {0},
+    "add check by rows/append of a bad row": {0},
+    "add check/upsert of a bad row": {0},
+    "add check/insert of a bad row": {0},
+    "add check/append in a transaction": {0},
+    "add check/delete of the bad row": {1},
+    "add check/add check": {0},
+    "set not null/append of NULL": {0},
+    "overwrite a part/update out of it": {0},
+    "delete found rows/delete found rows": {0},
 }
 
 

@@ -13,6 +13,7 @@ from dolmen_simulator.interleavings.fences import FENCES
 from dolmen_simulator.interleavings.groups import GROUPS
 from dolmen_simulator.interleavings.inserts import INSERTS
 from dolmen_simulator.interleavings.pairs import WRITERS
+from dolmen_simulator.interleavings.partial_writes import PARTIAL_WRITES
 from dolmen_simulator.interleavings.past import PAST
 from dolmen_simulator.interleavings.publications import PUBLICATIONS
 from dolmen_simulator.interleavings.segments import SEGMENTS
@@ -29,6 +30,7 @@ PAIRS: dict[str, Pair] = {
         *CHANGES,
         *COLUMNS,
         *CONSTRAINTS,
+        *PARTIAL_WRITES,
         *PAST,
         *FEEDS,
         *ERASURES,
