@@ -22,4 +22,4 @@ def test_tables_come_back_or_the_line_says_what_was_assumed(writer: str) -> None
         judgement = judge(written)
         assert judgement.verdict != "wrong", (seed, number, written, judgement)
         verdicts[judgement.verdict] += 1
-    assert verdicts["equal"] > 0.75 * TABLES, verdicts
+    assert verdicts["equal"] > 0.6 * TABLES, verdicts

@@ -42,7 +42,7 @@ from dolmen.format.manifest import (
     TableEntry,
     references,
 )
-from dolmen.format.schema import Field, FormerName, MappedColumn, Schema
+from dolmen.format.schema import CheckConstraint, Field, FormerName, MappedColumn, Schema
 from dolmen.format.segments import decode, encode
 
 RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees", "manifests")}
@@ -53,6 +53,7 @@ TAGGED: dict[type, tuple[str, ...]] = {Manifest: ("tags",), Tag: ("manifest",)}
 WITHOUT: dict[type, tuple[str, ...]] = {
     AppliedId: ("id", "digest", "version"),
     Blob: ("offset", "length", "crc32"),
+    CheckConstraint: CheckConstraint.__struct_fields__,
     ColumnStats: ("min", "max", "nulls", "nans"),
     Counts: Counts.__struct_fields__,
     Cursor: Cursor.__struct_fields__,
@@ -67,7 +68,10 @@ WITHOUT: dict[type, tuple[str, ...]] = {
         "id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest",
         "has_own_deadline", "hurried_at",
     ),
-    Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),
+    Field: (
+        "id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "write_function",
+        "widened_ts",
+    ),
     FormerName: FormerName.__struct_fields__,
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
     KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
@@ -75,7 +79,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Manifest: (
         "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
         "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
-        "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message",
+        "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message", "metadata",
         "leaving", "rewritten",
     ),
     MappedColumn: MappedColumn.__struct_fields__,
@@ -84,7 +88,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Released: ("version",),
     RewrittenErasures: RewrittenErasures.__struct_fields__,
     Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping", "former", "named_since", "placed_since",
-        "narrower",
+        "narrower", "checks",
     ),
     Sequences: Sequences.__struct_fields__,
     Segment: (

@@ -194,10 +194,12 @@ def test_a_pushed_filter_is_true_for_the_same_rows_in_spark_and_in_dolmen(
 def test_what_is_not_known_is_left_to_spark() -> None:
     schema = Schema.from_arrow(pa.schema([("n", pa.int64()), ("p", pa.struct([("x", pa.int64())]))]))
     assert to_predicate(EqualTo(("nowhere",), 1), schema) is None
-    assert to_predicate(EqualTo(("p", "x"), 1), schema) is None
+    assert to_predicate(EqualTo(("p", "y"), 1), schema) is None
+    assert to_predicate(EqualTo(("p", "x"), "1"), schema) is None
     assert to_predicate(EqualTo(("n",), "1"), schema) is None
     assert to_predicate(EqualTo(("n",), 1.5), schema) is None
     assert to_predicate(EqualTo(("n",), 1), schema) is not None
+    assert to_predicate(EqualTo(("p", "x"), 1), schema) is not None
 
 
 def test_pushed_filters_prune_files(spark: SparkSession, tmp_path: Path) -> None:
