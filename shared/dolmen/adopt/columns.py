@@ -46,7 +46,7 @@ class AdoptionRefusals:
     def __init__(self, *advice: str) -> None:
         self._reasons: dict[tuple[str, str], tuple[int, str]] = {}
         self._advice = advice
-        """What to do instead, if it is not what ``AdoptionError`` says."""
+        """The advice that ends the error; empty for that of ``AdoptionError``."""
         self.belong_to_table = False
         """True if the files belong to a table of another format: they must not be loaded either."""
 

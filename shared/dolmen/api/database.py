@@ -224,7 +224,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             AdoptionError: the files are not what dolmen needs; it lists all reasons.
             TableExistsError: the name is taken, and ``into`` is False.
             InputError: the source is in a store of another kind than the database, or with ``into`` the table has a
-                primary key.
+                primary key or checks.
         """
         from dolmen.adopt.adoption import adopt  # imports what reads Iceberg's metadata
 

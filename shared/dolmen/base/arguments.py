@@ -14,7 +14,7 @@ MAX_OPERATION_LENGTH = 64
 
 MAX_MESSAGE_BYTES = 256
 MAX_METADATA_BYTES = 8_192
-"""Of a commit's metadata, keys and values together: each manifest has that of 16 commits."""
+"""The most bytes of a commit's metadata, keys and values together: each manifest repeats that of 16 commits."""
 """The longest message of a commit in UTF-8. Each manifest has up to 64 messages."""
 
 

@@ -476,7 +476,7 @@ def _allow_only(node: exp.Expression, *allowed: str) -> None:
 
 
 _AROUND = {"startswith": ("", "%"), "endswith": ("%", ""), "contains": ("%", "%")}
-"""What may be before and after the text that functions look for."""
+"""The patterns before and after the text that a function looks for."""
 _CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
     "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
     "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,

@@ -146,7 +146,7 @@ def delete_by_value(*, in_transaction: bool = False) -> PairedCall:
     """Deletes rows by the column ``v``, which may have another name by then.
 
     Args:
-        in_transaction: it is not made anew for other columns.
+        in_transaction: in a transaction, which is not repeated when the columns have changed.
     """
 
     def effect(model: ExpectedTables) -> None:
@@ -257,7 +257,7 @@ def append_struct(*, in_transaction: bool = False) -> PairedCall:
     """Appends a row with a struct.
 
     Args:
-        in_transaction: it is not made anew for other columns.
+        in_transaction: in a transaction, which is not repeated when the columns have changed.
     """
     row = (5, (("a", 50), ("b", 5)))
 

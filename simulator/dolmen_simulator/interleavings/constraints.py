@@ -41,7 +41,7 @@ def write(verb: str, *rows: Row, in_transaction: bool = False) -> PairedCall:
     """Appends, upserts or buffers rows, which a constraint may refuse.
 
     Args:
-        in_transaction: it is not made anew for other columns.
+        in_transaction: in a transaction, which is not repeated when the columns have changed.
     """
 
     def effect(model: ExpectedTables) -> None:

@@ -15,7 +15,7 @@ _FEWEST_VALUES = 3
 _FEWEST_TELLING = 2
 """As many values, or years among the names, suffice if their form is unmistakable."""
 _MOST_COLUMNS = 100
-"""Of wider tables, this many columns are weighed."""
+"""The most columns of a table that are weighed."""
 _YEAR = re.compile("(?:18|19|20)[0-9]{2}")
 _FORMS = {"url", "email", "address", "json"}
 

@@ -368,7 +368,7 @@ class _UserFilterReader(_FilterReader):
 
 
 _MATCH = 0
-"""Of ``null_matching_behavior``: NULL is a member like any other."""
+"""The value of ``null_matching_behavior`` by which NULL is a member like any other."""
 
 
 def _user_value(scalar: pa.Scalar, field: Field) -> Value:
