@@ -144,6 +144,11 @@ spark-jars: .venv/.installed ## fetch the jars by which Spark reads S3 and Icebe
 	@scripts/spark_jars.sh install
 	@scripts/spark_jars.sh install iceberg
 
+.PHONY: spark-catalog
+spark-catalog: .venv/.installed ## the Spark catalog as a jar, for spark-sql and Thrift (needs a JDK), into build/
+	@mkdir -p build && $(DEV)/python -m dolmen.spark.catalog_jar build/dolmen-spark-catalog.jar
+	@echo "$(CURDIR)/build/dolmen-spark-catalog.jar"
+
 .PHONY: soak
 soak: setup ## the whole pipeline on MinIO, its processes killed at random, for MINUTES=60
 	@scripts/minio.sh install
@@ -152,6 +157,10 @@ soak: setup ## the whole pipeline on MinIO, its processes killed at random, for 
 .PHONY: bench
 bench: .venv/.installed ## measure, and write docs/benchmarks.md
 	@$(DEV)/python -m bench --write
+
+.PHONY: bench-quick
+bench-quick: .venv/.installed ## what got slower than the figures in bench/quick.json; 3 minutes (BENCH_FLAGS=--record writes them)
+	@unset PYTHONDONTWRITEBYTECODE; $(DEV)/python -m bench.quick $(BENCH_FLAGS)
 
 .PHONY: bench-peers
 # Some 25 minutes, best on a machine with nothing else to do. A run that was broken off goes on: BENCH_FLAGS=--fresh begins anew.

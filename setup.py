@@ -1,4 +1,4 @@
-"""Puts functions/ into the wheel, as data of dolmen.service.local: `dolmen local` runs the code of AWS Lambda."""
+"""Puts functions/ into the wheel, for `dolmen local`, and the sources of spark-catalog/, for its jar."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FUNCTIONS = sorted(Path("functions").glob("*/app.py"))
+JAVA = sorted(Path("spark-catalog").rglob("*.java"))
 
 
 class BuildWithFunctions(build_py):
-    """Builds the package, and copies the functions beside the code that runs them."""
+    """Builds the package, and copies functions and Java beside the code that uses them."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:  # a checkout has them where they are
-            for app in FUNCTIONS:
-                target = Path(self.build_lib, "dolmen", "service", "local", "handlers", app.parent.name)
+            local, spark = Path("service", "local", "handlers"), Path("spark", "catalog_sources")
+            copies = [(app, local / app.parent.name) for app in FUNCTIONS] + [(java, spark) for java in JAVA]
+            for file, folder in copies:
+                target = Path(self.build_lib, "dolmen", folder)
                 self.mkpath(str(target))
-                self.copy_file(str(app), str(target))
+                self.copy_file(str(file), str(target))
 
 
 setup(cmdclass={"build_py": BuildWithFunctions})

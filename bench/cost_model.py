@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench import prices
 from bench.requests import Measured, Requests
+from dolmen.base.records import replace
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.rows.scan.data_objects import MERGED_BYTES
 from dolmen.rows.write.runs import DEFAULT

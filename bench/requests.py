@@ -120,18 +120,23 @@ class _World:
 
     def __init__(self) -> None:
         self.now_us = _START_US
-        runtime = Runtime(clock_us=lambda: self.now_us, monotonic=lambda: self.now_us / 1e6, threads=1)
-        self.bucket, self.runtime = MemoryBucket(lambda: self.now_us, "cost"), runtime
-        self.landing = MemoryStore(MemoryBucket(lambda: self.now_us, "landing"), runtime)
+        self.bucket = MemoryBucket(lambda: self.now_us, "cost")
+        self.landing = MemoryStore(MemoryBucket(lambda: self.now_us, "landing"), self._runtime())
         self.open().create_table("events", _SCHEMA, primary_key="id", sort_key="id")
 
+    def _runtime(self) -> Runtime:
+        """The runtime of another process."""
+        return Runtime(clock_us=lambda: self.now_us, monotonic=lambda: self.now_us / 1e6, threads=1)
+
     def open(self) -> Database:
-        return Database(MemoryStore(self.bucket, self.runtime), self.runtime)
+        runtime = self._runtime()
+        return Database(MemoryStore(self.bucket, runtime), runtime)
 
     def metered(self) -> tuple[Database, Meter]:
         """The database as opened by a process that has just read the newest version."""
-        meter = Meter(MemoryStore(self.bucket, self.runtime))
-        database = Database(meter, self.runtime)
+        runtime = self._runtime()
+        meter = Meter(MemoryStore(self.bucket, runtime))
+        database = Database(meter, runtime)
         database.refresh()
         return database, meter
 
@@ -251,6 +256,8 @@ def _reads(files: int, groups: int) -> dict[str, Requests]:
     before = meter.sent
     query(database)
     found["cold"] = meter.sent - before + Requests(0, 1)  # the manifest, which is read after the pointer
+    database, meter = world.metered()
+    database.table("events").scan(["id", "user_id"]).explain()  # it reads the footers
     note("warm", lambda: query(database))
     users = _rows(0, 2)["user_id"].to_pylist()[1:]
     database.table("events").delete(keys=users, on=["user_id"])

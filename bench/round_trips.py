@@ -73,6 +73,7 @@ class TimedRuntime(Runtime):
         ahead: int | None = None,
         size: Callable[[T], int] = lambda _: 0,
         most: int = 0,
+        here: Callable[[T], bool] = lambda _: False,
     ) -> Iterator[R]:
         """Like ``Runtime.map``."""
         return self._run("requests", self.threads, function, items, ahead or self.threads, size, most)

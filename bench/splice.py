@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
@@ -17,6 +17,7 @@ import dolmen
 from bench.dataset import SCHEMA, events
 from bench.places import Local, Ministack, place
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
 from dolmen.commit.head import Context
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact

@@ -35,8 +35,9 @@ Operand = tuple[Any, str]  # a value in a predicate, and its type in the file; "
 Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of the table, and the type in the file
 
 FEATURES = {
-    "predicate-expressions", "predicate-fields", "predicate-functions", "column-defaults", "widened-columns", "tags",
-    "erasures", "adopted-files", "indexes", "constant-columns", "checks", "default-functions",
+    "predicate-expressions", "predicate-fields", "predicate-functions", "predicate-lists", "tags", "erasures", "checks",
+    "column-defaults", "widened-columns", "adopted-files", "indexes", "constant-columns", "default-functions",
+    "partitions", "sort-orders",
 }  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")
@@ -64,8 +65,7 @@ def unseal(data: bytes, key: str) -> Json:
     check(seal == b"%d}" % zlib.crc32(body + b"}"), f"{key}: the checksum is wrong")
     value: Json = json.loads(body + b"}")
     check(value["format_version"] == 1, f"{key}: format version {value['format_version']} is unknown")
-    unknown = set(value.get("features", ())) - FEATURES
-    check(not unknown, f"{key}: the features {sorted(unknown)} are unknown")
+    check(not (new := set(value.get("features", ())) - FEATURES), f"{key}: the features {sorted(new)} are unknown")
     return value
 
 
@@ -73,9 +73,7 @@ def read_object(get: Get, reference: Json) -> bytes:
     """An object, or a blob in one, checked against the reference to it."""
     key = reference["object"]
     check(KEY.fullmatch(key) is not None, f"{key}: no object has such a key")
-    data = get(key)
-    if "length" in reference:
-        data = data[reference["offset"] : reference["offset"] + reference["length"]]
+    data = get(key)[reference.get("offset", 0) :][: reference.get("length")]
     check(len(data) == reference.get("size", reference.get("length")), f"{key}: the size is wrong")
     check(zlib.crc32(data) == reference.get("crc32", zlib.crc32(data)), f"{key}: the checksum is wrong")
     return data
@@ -83,8 +81,7 @@ def read_object(get: Get, reference: Json) -> bytes:
 
 def read_parquet(data: bytes) -> pa.Table:
     """All rows of a Parquet file, with the checksums of its pages checked if it has them."""
-    source = pa.BufferReader(data)
-    file = pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, coerce_int96_timestamp_unit="us")
     table = file.read(use_threads=False)
     check(file.metadata.num_rows == table.num_rows, "a Parquet file has another number of rows than its footer says")
     return table
@@ -145,6 +142,8 @@ def from_json(value: Any, type_: str) -> Any:
 
 def from_arrow(array: pa.Array) -> list[Any]:
     """The values of an array."""
+    if hasattr(array.type, "value_field"):
+        return [from_arrow(each.values) if each.is_valid else None for each in array]
     if pa.types.is_temporal(array.type):
         kind, unit, whole = pa.time64("us") if pa.types.is_time(array.type) else pa.timestamp("us"), 1, pa.int64()
         if pa.types.is_date(array.type):
@@ -170,10 +169,10 @@ def evaluate(term: Json, row: dict[int, Operand]) -> Operand:
         return from_json(term["value"], type_), type_
     if kind == "call":
         return call(term["function"], [evaluate(argument, row) for argument in term["args"]], type_)
-    check(kind in ("column", "field"), f"a term of kind {kind} is unknown")
+    check(kind in ("column", "field", "list"), f"a term of kind {kind} is unknown")
     value, stored = row[term["id"]]
-    type_ = min({type_, stored} & FLOATS, default=type_)
-    return nearest(value, type_) if type_ in FLOATS and value is not None else value, type_
+    type_ = min({type_, *re.findall("(?:^|: )(double|float)", stored)} & FLOATS, default=type_)  # a list's is in <>
+    return nearest(value, type_) if type_ in FLOATS and value is not None and kind != "list" else value, type_
 
 
 def order(left: Operand, right: Operand) -> int:
@@ -255,12 +254,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def call(function: str, arguments: list[Operand], type_: str) -> Operand:
     """The result of a function. Its arguments may be wider in the file than they were when the predicate was bound."""
-    check(function in FUNCTIONS or function == "cast", f"the function {function} is unknown")
+    check(function in {"cast", "list_contains", *FUNCTIONS}, f"the function {function} is unknown")
     values = [value for value, _ in arguments if value is not None]
     if not values or (len(values) < len(arguments) and function != "coalesce"):
         return None, type_
     if function == "cast":
         return cast(values[0], type_), type_
+    if function == "list_contains":
+        return any(order((each, arguments[0][1]), arguments[1]) == 0 for each in values[0] if each is not None), type_
     if type_ in FLOATS:
         type_ = min({argument for _, argument in arguments} & FLOATS, default="double")
         return nearest(FUNCTIONS[function](*(nearest(value, type_) for value in values)), type_), type_
@@ -385,7 +386,7 @@ def matcher(get: Get, tombstone: Json) -> tuple[list[int], Callable[[list[Operan
     check(set(tombstone.get("needs", ())) <= FEATURES, f"a tombstone needs {tombstone.get('needs')}")
     if kind == "where":
         predicate = tombstone.get("predicate") or json.loads(read_object(get, tombstone["blob"]))
-        ids = list({each["id"] for each in objects_in(predicate) if each.get("kind") in ("column", "field")})
+        ids = list({each["id"] for each in objects_in(predicate) if each.get("kind") in ("column", "field", "list")})
         return ids, lambda row: truth(predicate, dict(zip(ids, row, strict=True))) is True
     if tombstone.get("values") is not None:
         pairs = zip(tombstone["values"], tombstone["types"], strict=True)

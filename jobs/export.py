@@ -12,7 +12,7 @@ import typer
 import dolmen
 from dolmen.base.units import count_text
 from dolmen.cli.commands import run_job
-from dolmen.cli.options import At, DatabaseUrl, Json, Tag, Version, snapshot_of
+from dolmen.cli.options import At, DatabaseUrl, Json, Tag, Version, moment_of, snapshot_of
 from dolmen.cli.output import console, print_json
 from dolmen.spark.file_export import Format, export
 from dolmen.spark.sessions import job_session
@@ -33,7 +33,7 @@ def main(
 ) -> None:
     """Write rows of one version into plain files below a place."""
     opened = dolmen.open(database)
-    pinned = snapshot_of(opened, version, at, tag)
+    pinned = snapshot_of(opened, moment_of(version, at, tag))
     done = export(
         pinned.table(table),
         to,

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 import dolmen
-from dolmen.base.units import count_text
 from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
@@ -47,9 +46,7 @@ def _report(done: Collected, *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": done.dry_run, **facts_of(done), "errors": done.errors})
         return
-    told = count_text(done.objects, "object") + (f", at least {done.bytes:,} bytes" if done.bytes else "")
-    console.print(f"{'would delete' if done.dry_run else 'deleted'} {told}", markup=False, highlight=False)
-    for name, value in done.facts:
+    for name, value in done.facts():
         console.print(f"{name}: {value}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -40,7 +40,11 @@ class Distribution:
 
 
 DISTRIBUTIONS = (
-    Distribution(".", ("setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md"), ("shared", "functions")),
+    Distribution(
+        ".",
+        ("setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md"),
+        ("shared", "functions", "spark-catalog"),
+    ),
     Distribution("simulator", ("README.md", "LICENSE"), ("dolmen_simulator",)),
 )
 

@@ -32,6 +32,7 @@ WORKS = {
     "together": ("bench.peers.works.together", "together"),
     "files": ("bench.peers.works.files", "files"),
     "keys": ("bench.peers.works.keys", "keys"),
+    "clusters": ("bench.peers.works.clusters", "clusters"),
     "rounds": ("bench.peers.works.rounds", "rounds"),
     "upkept rounds": ("bench.peers.works.rounds", "upkept_rounds"),
 }

@@ -51,9 +51,9 @@ class Delta(Peer):
         self._table.update_incremental()
         return pa.table(QueryBuilder().register("events", self._table).execute(sql).read_all())
 
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
         what = "count(*) AS rows, sum(user_id) AS users, sum(amount) AS amount"
-        [found] = self._query(f"SELECT {what} FROM events{sql_range(low, high)}").to_pylist()
+        [found] = self._query(f"SELECT {what} FROM events{sql_range(low, high, by)}").to_pylist()
         return Sums(found["rows"], found["users"] or 0, found["amount"] or 0.0)
 
     def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
@@ -85,6 +85,9 @@ class Delta(Peer):
 
     def compact(self) -> None:
         self._table.optimize.compact()
+
+    def cluster(self, columns: Sequence[str]) -> None:
+        self._table.optimize.z_order(columns)
 
     def clean(self) -> None:
         self._table.vacuum(0, dry_run=False, enforce_retention_duration=False)

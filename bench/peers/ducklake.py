@@ -75,8 +75,8 @@ class DuckLake(Peer):
         self._connection.execute(sql).fetchall()
         self._connection.unregister("given")
 
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        query = f"SELECT count(*), sum(user_id), sum(amount) FROM lake.events{sql_range(low, high)}"
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+        query = f"SELECT count(*), sum(user_id), sum(amount) FROM lake.events{sql_range(low, high, by)}"
         [(rows, users, amount)] = self._connection.execute(query).fetchall()
         return Sums(rows, users or 0, amount or 0.0)
 

@@ -22,6 +22,12 @@ def per_second(step: dict[str, Any]) -> float | None:
     return step["done"] / step["seconds"] if step.get("done") else None
 
 
+def downloaded(step: dict[str, Any]) -> float | None:
+    """The bytes that were read through the proxy."""
+    found: float | None = step.get("requests", {}).get("bytes_down")
+    return found
+
+
 def member(name: str) -> Value:
     """A member of the step."""
     return lambda step: step.get(name)
@@ -117,6 +123,15 @@ LINES = {
         Line("memory of that", "files", "open and sum", member("own_peak_mb"), "mb"),
         Line("open, and sums of 0.1 %", "files", "open and sum a range"),
         Line("open, and one row", "files", "open and look up a row"),
+    ],
+    "Visits, clustered by user and time": [
+        Line("loaded in no order: bytes for one user of 100,000", "clusters", "one user: loaded", downloaded, "MB"),
+        Line("for one hour of 720", "clusters", "one hour: loaded", downloaded, "MB"),
+        Line("clustering", "clusters", "cluster", compared=False),
+        Line("clustered: bytes for one user", "clusters", "one user: clustered", downloaded, "MB"),
+        Line("for one hour", "clusters", "one hour: clustered", downloaded, "MB"),
+        Line("open, and sums of one user", "clusters", "one user: clustered"),
+        Line("open, and sums of one hour", "clusters", "one hour: clustered"),
     ],
     "UUID keys": [
         Line("ten appends", "keys", "load"),

@@ -56,8 +56,8 @@ class Iceberg(Peer):
         selected = {"selected_fields": columns} if columns else {}
         return self._table.scan(**selected) if chosen is None else self._table.scan(chosen, **selected)
 
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        chosen = None if low is None else _range(low, high)
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+        chosen = None if low is None else _range(low, high, by)
         return sums_of(self._scan(chosen, "user_id", "amount").to_arrow_batch_reader())
 
     def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
@@ -89,5 +89,5 @@ class Iceberg(Peer):
         return sum(1 for _ in self._table.scan().plan_files())
 
 
-def _range(low: int | None, high: int | None) -> BooleanExpression:
-    return And(GreaterThanOrEqual("id", low), LessThan("id", high))
+def _range(low: int | None, high: int | None, by: str = "id") -> BooleanExpression:
+    return And(GreaterThanOrEqual(by, low), LessThan(by, high))

@@ -50,8 +50,8 @@ class Lance(Peer):
     def append(self, rows: pa.Table) -> None:
         self._table = lance.write_dataset(rows, self._table, mode="append", storage_options=self._options)
 
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        chosen = sql_range(low, high).removeprefix(" WHERE ") or None
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+        chosen = sql_range(low, high, by).removeprefix(" WHERE ") or None
         return sums_of(self._table.scanner(columns=["user_id", "amount"], filter=chosen).to_batches())
 
     def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
@@ -77,6 +77,12 @@ class Lance(Peer):
 
     def index(self, key: str) -> None:
         self._table.create_scalar_index(key, "BTREE")
+
+    def cluster(self, columns: Sequence[str]) -> None:
+        """Lance keeps rows where they are: an index for each column stands in."""
+        self.compact()
+        for column in columns:
+            self.index(column)
 
     def compact(self) -> None:
         self._table.optimize.compact_files()

@@ -35,8 +35,8 @@ class Ours(Peer):
     def append(self, rows: pa.Table) -> None:
         self._table.append(rows)
 
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        where = None if low is None else f"id >= {low} AND id < {high}"
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+        where = None if low is None else f"{by} >= {low} AND {by} < {high}"
         return sums_of(self._table.scan(["user_id", "amount"], where=where).to_reader())
 
     def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
@@ -62,6 +62,10 @@ class Ours(Peer):
     def index(self, key: str) -> None:
         self._table.set(index=True)
         self._database.maintain(steps=["index"])
+
+    def cluster(self, columns: Sequence[str]) -> None:
+        self._table.set(cluster_by=", ".join(columns))
+        self._database.compact("events", recluster=True)
 
     def resolve(self) -> None:
         self._database.resolve()

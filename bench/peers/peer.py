@@ -106,8 +106,8 @@ class Peer(ABC):
         """Adds rows in one commit."""
 
     @abstractmethod
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        """Adds up all rows, or those with ``low <= id < high``."""
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+        """Adds up all rows, or those whose column ``by`` is in ``low <= by < high``."""
 
     @abstractmethod
     def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
@@ -137,6 +137,10 @@ class Peer(ABC):
         """Builds an index on the key column."""
         raise UnsupportedError
 
+    def cluster(self, columns: Sequence[str]) -> None:
+        """Rewrites all rows so that filters on each of these columns read few of them."""
+        raise UnsupportedError
+
     def resolve(self) -> None:
         """Applies deletes to what scans read, without rewriting rows."""
         raise UnsupportedError
@@ -154,9 +158,9 @@ class Peer(ABC):
         raise UnsupportedError
 
 
-def sql_range(low: int | None, high: int | None) -> str:
-    """A range of ids as a condition of SQL."""
-    return "" if low is None else f" WHERE id >= {low} AND id < {high}"
+def sql_range(low: int | None, high: int | None, by: str) -> str:
+    """A range of a column as a condition of SQL."""
+    return "" if low is None else f" WHERE {by} >= {low} AND {by} < {high}"
 
 
 def sql_value(value: int | str) -> str:

@@ -41,8 +41,8 @@ class Plain(Peer):
         path = f"{self._path}/{uuid.uuid4().hex}.parquet"
         pq.write_table(rows, path, filesystem=self._files, compression="zstd", row_group_size=1 << 17)
 
-    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        chosen = None if low is None else (pc.field("id") >= low) & (pc.field("id") < high)
+    def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+        chosen = None if low is None else (pc.field(by) >= low) & (pc.field(by) < high)
         return sums_of(self._dataset().to_batches(columns=["user_id", "amount"], filter=chosen))
 
     def get(self, key: str, value: int | str) -> list[dict[str, Any]]:

@@ -94,7 +94,8 @@ class CountingProxy:
             await writer.drain()
             head = b"\r\n".join(line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:"))
         behind.write(head)
-        self.counts["bytes_up"] += await _pass_body(reader, behind, headers, pace)
+        sent_bytes = await _pass_body(reader, behind, headers, pace)  # awaited first: others count meanwhile
+        self.counts["bytes_up"] += sent_bytes
         sent = time.monotonic()
         head, headers = await _head(answers)
         while head.split(b" ", 2)[1] == b"100":
@@ -103,7 +104,8 @@ class CountingProxy:
             await asyncio.sleep(rest)
         writer.write(head)
         if method != b"HEAD" and head.split(b" ", 2)[1] not in (b"204", b"304"):
-            self.counts["bytes_down"] += await _pass_body(answers, writer, headers, pace)
+            received_bytes = await _pass_body(answers, writer, headers, pace)
+            self.counts["bytes_down"] += received_bytes
         await writer.drain()
         return headers.get("connection", "").lower() != "close"
 

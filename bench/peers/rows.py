@@ -23,6 +23,7 @@ class Sizes:
         commits: small ones, of ``commit_rows`` rows each.
         files: that are registered without a copy; 0: none.
         keys, upserts: rows with UUID keys, and how many of them one upsert brings; 0: none.
+        visits: rows that are clustered.
         rounds, round_rows: of the part that wears a table out, and the rows it begins with.
         seconds: a limit for each loop; other steps get twice that.
         long_seconds: a limit for an upsert by key.
@@ -35,6 +36,7 @@ class Sizes:
     upserts: int
     rounds: int
     round_rows: int
+    visits: int
     seconds: float
     long_seconds: float
     commit_rows: int = 100
@@ -51,6 +53,7 @@ class Sizes:
             files=0 if remote else max(20, int(10_000 * scale)),
             keys=0 if remote else max(2_000, int(10_000_000 * scale)),
             upserts=0 if remote else max(200, int(1_000_000 * scale)),
+            visits=max(2_000, int(20_000_000 * scale)),
             rounds=max(4, int(50 * min(scale, 1))),
             round_rows=max(2_000, int(250_000 * scale)),
             seconds=seconds,

@@ -125,7 +125,8 @@ class Run:
 
     def _remove(self, name: str) -> None:
         assert self._upstream is not None
-        s3_filesystem(self._upstream).delete_dir(f"{BUCKET}/{name}")
+        with suppress(FileNotFoundError):  # a peer that failed at once has left nothing
+            s3_filesystem(self._upstream).delete_dir(f"{BUCKET}/{name}")
 
     def _watch(self, python: Path, task: dict[str, Any], errors: TextIO) -> tuple[list[dict[str, Any]], str, str]:
         """Runs a task; returns its steps, how it ended, and in which step if it did not end well."""
@@ -202,6 +203,7 @@ def wanted(place: str, work: str) -> bool:
     only: dict[str, tuple[str, ...]] = {
         "files": ("folder",),
         "keys": ("folder",),
+        "clusters": ("s3",),
         "rounds": ("s3",),
         "upkept rounds": ("s3",),
         "trickle": ("folder", "s3 slow"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -11,6 +10,7 @@ import dolmen
 from bench.spark.cpu import Spent, spend
 from bench.spark.engine import QUERIES, Engine
 from bench.spark.source import SCHEMA
+from dolmen.base.records import replace
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import delete, to_spark
 

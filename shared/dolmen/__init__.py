@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dolmen.api.database import Database, open, verify
     from dolmen.api.table import Table
     from dolmen.errors import Error
-    from dolmen.ingest.inference.infer_source import infer
+    from dolmen.ingest.inference.inference import infer
     from dolmen.transactions.merge.clauses import Delete, Expression, Insert, Update
     from dolmen.transactions.snapshot import Snapshot
     from dolmen.transactions.transaction import Transaction
@@ -50,7 +50,7 @@ _MODULES = {
     "Table": "dolmen.api.table",
     "Transaction": "dolmen.transactions.transaction",
     "Update": "dolmen.transactions.merge.clauses",
-    "infer": "dolmen.ingest.inference.infer_source",
+    "infer": "dolmen.ingest.inference.inference",
     "open": "dolmen.api.database",
     "verify": "dolmen.api.database",
 }

@@ -45,8 +45,7 @@ from typing import Any, Literal
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
 
-MAX_SHOWN = 60
-"""The most characters of an invalid value that an error shows."""
+MAX_SHOWN = 60  # the most characters of an invalid value that an error shows
 
 
 def without_credentials(text: str) -> str:
@@ -122,6 +121,10 @@ class RowError(InputError):
             if value is not None
         ]
         super().__init__(f"{', '.join(where)}: {reason}" if where else reason)
+
+
+class ConstraintError(RowError):
+    """A row has NULL in a column that is NOT NULL, or one of the table's checks is FALSE for it."""
 
 
 class DuplicateKeyError(InputError):

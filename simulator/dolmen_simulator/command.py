@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -18,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
 from dolmen.cli.options import Json, add_examples
 from dolmen.cli.output import console, errors, print_json

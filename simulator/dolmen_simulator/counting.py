@@ -11,6 +11,7 @@ from dolmen.store.base import (
     Buffer,
     ByteRange,
     Deleted,
+    Identity,
     Object,
     ObjectInfo,
     ObjectOutput,
@@ -45,6 +46,10 @@ class CountingStore:
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def identity(self) -> Identity:
+        return self._store.identity
 
     @property
     def clock(self) -> ServerClock:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen_simulator.simulation import KINDS, HistorySummary, simulate
 from dolmen_simulator.world.replay import ALL, HistoryError, HistoryFailure, Replay

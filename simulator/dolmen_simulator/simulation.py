@@ -6,10 +6,11 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypeVar
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.errors import RetryableError
 from dolmen.format.layout import memory_name
 from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests
@@ -19,6 +20,7 @@ from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
 from dolmen_simulator.actors.parting import erase_in_copy
 from dolmen_simulator.actors.writers import Actor
 from dolmen_simulator.judge.isolation import History
+from dolmen_simulator.judge.layout import check_partitions
 from dolmen_simulator.judge.model import user_tables
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, violated_promise
 from dolmen_simulator.judge.seen import check_all, check_memory
@@ -325,6 +327,8 @@ class _History:
         for name, rows in state.items():
             data = snapshot.table(name).scan(with_commit_ts=True).to_arrow()
             check_all(ledger, data, version, name, f"version {version}", ledger.version)
+            files = check_partitions(snapshot.table(name), self.network.bucket, f"version {version}, {name!r}")
+            self.network.counts["files of one partition"] += files
             memory = memory_name(name)
             remembered = snapshot.table(memory).to_arrow() if memory in there else None
             check_memory(remembered, rows, f"version {version}")

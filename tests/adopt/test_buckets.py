@@ -19,6 +19,7 @@ def put(store: S3Store, key: str, table: pa.Table) -> bytes:
     return body
 
 
+@pytest.mark.slow
 def test_files_of_another_bucket_become_a_table(s3_url: str) -> None:
     store = S3Store(s3_url.removeprefix("s3://").partition("/")[0] + "-lake")
     store.connection.client.create_bucket(Bucket=store.bucket)

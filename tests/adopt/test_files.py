@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -55,6 +56,7 @@ def paths(db: Database, table: str = "t") -> list[str]:
     return [file.path for file in context_of(db).segments.whole(entry).files]
 
 
+@pytest.mark.slow
 def test_files_of_duckdb_become_a_table_with_the_same_rows(db: Database, lake: Path) -> None:
     for part in range(3):
         write_duckdb(lake / f"y={part}" / "part 1%.parquet", part * 3_000, part * 3_000 + 3_000)
@@ -79,6 +81,7 @@ def test_files_of_duckdb_become_a_table_with_the_same_rows(db: Database, lake: P
     assert all(path.startswith("adopted/names/file/") and "%25" in path for path in paths(db))
 
 
+@pytest.mark.slow
 def test_an_adopted_table_is_a_table_like_any_other_and_its_files_stay_as_they_are(db: Database, lake: Path) -> None:
     write_duckdb(lake / "1.parquet", 0, 3_000)
     write_duckdb(lake / "2.parquet", 3_000, 6_000)
@@ -275,6 +278,7 @@ def test_files_in_the_database_itself_go_with_a_copy_of_it(tmp_path: Path) -> No
     assert dolmen.open(tmp_path / "two").table("t").count("id < 5") == 5
 
 
+@pytest.mark.slow
 def test_entries_of_adopted_files_survive_in_segments(tmp_path: Path, lake: Path) -> None:
     for number in range(300):
         write_plain(lake / f"{number:03}.parquet", pa.table({"id": [number]}))
@@ -334,3 +338,39 @@ def test_the_old_lz4_codec_is_read(db: Database, lake: Path) -> None:
     db.maintain()
     assert db.table("t").count() == 20
     assert db.verify(deep=True).ok
+
+
+def test_a_field_of_a_struct_is_read_alone(db: Database, lake: Path) -> None:
+    rows, rng = 40_000, np.random.default_rng(1)
+    numbers = np.arange(rows)
+    noise = pa.array([rng.bytes(60).hex() for _ in range(rows)])
+    at = pa.array(numbers, pa.timestamp("ms"))  # which dolmen reads as microseconds
+    geo = pa.StructArray.from_arrays([noise, pa.array(numbers % 100 / 8), at], ["name", "lat", "at"])
+    listed = pa.array([[1]] * rows)
+    parts = [pa.array((numbers % 1000).astype(str)).dictionary_encode(), noise, listed, geo]
+    address = pa.StructArray.from_arrays(parts, ["zip", "street", "l", "geo"], mask=pa.array(numbers % 7 == 0))
+    lake.mkdir()
+    pq.write_table(pa.table({"address": address, "noise": noise, "id": numbers}), lake / "one.parquet")
+    db.adopt("t", str(lake))
+    table = db.table("t")
+    group = pq.read_metadata(lake / "one.parquet").row_group(0)
+    chunks = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+    known = (numbers % 7 > 0) & (numbers % 1000 == 7), (numbers % 7 > 0) & (numbers % 100 == 4), (numbers == 39_999)
+    for where, names, expected in (
+        ("address.zip = '7'", ["address.zip"], known[0]),
+        ("address.geo.lat = 0.5", ["address.geo.lat"], known[1]),
+        ("address.zip = '7' OR address.geo.lat = 0.5", ["address.zip", "address.geo.lat"], known[0] | known[1]),
+        ("address.geo.at >= '1970-01-01 00:00:39.999'", ["address.geo.at"], known[2]),
+    ):
+        scan = table.scan(columns=["id"], where=where)
+        size = sum(chunks[name].total_compressed_size for name in ["id", *names])
+        assert scan.explain().data_fetch.bytes == size
+        assert scan.to_arrow()["id"].to_pylist() == numbers[expected].tolist()
+        found = table.scan(columns=["address"], where=where).to_arrow()["address"]
+        assert found.to_pylist() == address.filter(pa.array(expected)).cast(found.type).to_pylist()
+    table.delete("address.geo.lat = 0.5")
+    table.rename_column("address.zip", "postcode")
+    assert table.count(where="address.postcode = '7'") == (known[0] & ~known[1]).sum()
+    assert table.count() == rows - known[1].sum()
+    table.compact()
+    assert table.count(where="address.postcode = '7'") == (known[0] & ~known[1]).sum()

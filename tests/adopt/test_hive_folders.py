@@ -109,6 +109,7 @@ def test_the_rows_are_those_that_the_writers_own_reader_reads(write: Any, db: Da
     assert digests(lake) == before
 
 
+@pytest.mark.slow
 def test_a_history_over_folders_is_that_of_a_plain_table(db: Database, lake: Path) -> None:
     rng = random.Random(SEED + 1)
     print(f"DOLMEN_TEST_SEED={SEED}")
@@ -189,6 +190,7 @@ def test_days_of_folders_become_timestamps_and_integers_wider(db: Database, lake
     assert db.verify(deep=True, all_versions=True).ok
 
 
+@pytest.mark.slow
 def test_constants_survive_in_segments_clones_and_restores(tmp_path: Path, lake: Path) -> None:
     for number in range(300):
         write_plain(

@@ -38,6 +38,7 @@ def plain(table: pa.Table, key: str = "id") -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @needs_iceberg
 @pytest.mark.parametrize("kind", ["evolved", "first_version", "partitioned"])
 def test_tables_of_pyiceberg_have_the_same_rows(db: Database, tmp_path: Path, kind: str) -> None:
@@ -68,6 +69,7 @@ def test_the_newest_metadata_of_a_folder_is_taken(db: Database, tmp_path: Path) 
     assert db.adopt("t", str(tmp_path / "lake" / "t")).rows == rows.num_rows
 
 
+@pytest.mark.slow
 @needs_iceberg
 def test_files_without_ids_are_read_by_the_tables_mapping_of_names(db: Database, tmp_path: Path) -> None:
     location, rows = write_iceberg("imported", tmp_path / "lake")
@@ -79,6 +81,7 @@ def test_files_without_ids_are_read_by_the_tables_mapping_of_names(db: Database,
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 @needs_iceberg
 def test_an_empty_table_has_columns_and_no_rows(db: Database, tmp_path: Path) -> None:
     location, rows = write_iceberg("empty", tmp_path / "lake")
@@ -180,9 +183,10 @@ def test_all_reasons_against_an_iceberg_table_are_told(db: Database, tmp_path: P
     assert db.tables() == []
 
 
+@pytest.mark.slow
 @needs_iceberg
-def test_a_column_that_only_partitions_have_is_refused(db: Database, tmp_path: Path) -> None:
-    location, _ = write_iceberg("partitioned", tmp_path / "lake")
+def test_a_column_that_only_partitions_have_is_taken_from_them(db: Database, tmp_path: Path) -> None:
+    location, rows = write_iceberg("partitioned", tmp_path / "lake")
     sizes = {}
     for path in (tmp_path / "lake" / "t" / "data").rglob("*.parquet"):
         pq.write_table(pq.ParquetFile(path).read().drop(["name"]), path)
@@ -193,8 +197,74 @@ def test_a_column_that_only_partitions_have_is_refused(db: Database, tmp_path: P
         file["file_size_in_bytes"] = sizes[file["file_path"]]
 
     change_manifests(tmp_path / "lake", "*-m0.avro", resize)
-    with pytest.raises(AdoptionError, match="column 'name'"):
-        db.adopt("t", location)
+    assert db.adopt("t", location).partition_by == "name"
+    table = db.table("t")
+    assert plain(table.scan().to_arrow()) == plain(rows)
+    assert table.count("name = 'two / 2'") == 4
+    assert table.partitions()["partition"].to_pylist() == ["name=one", "name=two%20%2F%202"]
+    db.maintain()
+    assert plain(table.scan().to_arrow()) == plain(rows)
+    assert db.verify(deep=True).ok
+
+    def spoil(entry: dict[str, Any]) -> None:
+        entry["data_file"]["partition"] = {}
+
+    change_manifests(tmp_path / "lake", "*-m0.avro", spoil)
+    change_metadata(location, lambda metadata: metadata["schemas"][0]["fields"][1].update(required=True))
+    with pytest.raises(AdoptionError, match="column 'name': neither the file nor its partition has a value"):
+        db.adopt("other", location)
+
+
+def change_metadata(location: str, change: Callable[[dict[str, Any]], None]) -> None:
+    path = Path(location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    change(metadata)
+    path.write_text(json.dumps(metadata))
+
+
+def test_the_current_spec_becomes_partition_by_and_files_keep_their_partitions(db: Database, tmp_path: Path) -> None:
+    other = dolmen.open(tmp_path / "other").create_table("t", "id BIGINT, at TIMESTAMP, s VARCHAR", partition_by="s")
+    rows = [{"id": id_, "at": datetime.datetime(2026, 11, 1 + id_ % 2), "s": "long" * 9} for id_ in range(40)]
+    other.append(rows)
+    other.publish_iceberg()
+    other.set(partition_by="day(at), bucket[4](id), s")
+    other.append(rows)
+    adopted = db.adopt("t", other.publish_iceberg().metadata_location)
+    assert (adopted.partition_by, adopted.left_out) == ("day(at), bucket[4](id), s", {})
+    table = db.table("t")
+    assert table.settings()["partition_by"] == "day(at), bucket[4](id), s"
+    found, own = (sorted(map(str, each.partitions()["partition"].to_pylist())) for each in (table, other))
+    assert found == own
+    assert len(set(found)) == 9  # and files of the earlier spec
+    assert (
+        db.adopt(
+            "own", str(tmp_path / "other" / "iceberg" / other._entry.uuid), properties={"partition_by": "s"}
+        ).partition_by
+        == "s"
+    )
+    db.maintain()
+    assert db.verify(deep=True).ok
+
+
+def test_partition_fields_that_dolmen_lacks_are_left_out_and_named(db: Database, tmp_path: Path) -> None:
+    _, location = published(tmp_path / "other", "v2")
+    fields = [
+        {"source-id": 1, "field-id": 1000, "name": "old", "transform": "void"},
+        {"source-id": 1, "field-id": 1001, "name": "id_trunc", "transform": "truncate[100]"},
+        {"source-id": 2, "field-id": 1002, "name": "x", "transform": "identity"},
+        {"source-id": 4, "field-id": 1003, "name": "inner", "transform": "identity"},
+        {"source-id": 1, "field-id": 1004, "name": "id_z", "transform": "zorder[3]"},
+        {"source-id": 1, "field-id": 1005, "name": "id_trunc_7", "transform": "truncate[7]"},
+        {"source-ids": [1, 2], "field-id": 1006, "name": "two", "transform": "bucket[3]"},
+    ]
+    spec = {"spec-id": 7, "fields": fields}
+    change_metadata(location, lambda all_: all_.update({"partition-specs": [spec], "default-spec-id": 7}))
+    adopted = db.adopt("t", location, "id")
+    assert adopted.partition_by == "truncate[100](id)"
+    assert list(adopted.left_out) == ["x", "inner", "id_z", "id_trunc_7", "two"]
+    assert "of type double" in adopted.left_out["x"]
+    assert "partition field x: " in repr(adopted)
+    assert db.table("t").count() == adopted.rows
 
 
 def test_damaged_metadata_is_refused_by_name(db: Database, tmp_path: Path) -> None:
@@ -218,6 +288,7 @@ def test_damaged_metadata_is_refused_by_name(db: Database, tmp_path: Path) -> No
         db.adopt("t", location.replace("v1.", "v7."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v2", "v3"])
 def test_an_adopted_table_is_published_again_and_every_reader_sees_its_rows(
     db: Database, tmp_path: Path, readers: IcebergReaders, version: str

@@ -143,6 +143,7 @@ def test_an_old_file_of_a_folder_may_have_been_forgotten(db: Database, lake: Pat
     assert sorted(db.table("t").to_arrow()["id"].to_pylist()) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_of_two_that_add_the_same_files_at_once_one_adds_each(tmp_path: Path, lake: Path) -> None:
     for number in range(20):
         write_plain(lake / f"{number}.parquet", pa.table({"id": [number], f"c{number % 3}": [number]}))

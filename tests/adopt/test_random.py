@@ -45,6 +45,7 @@ def plain(table: pa.Table) -> list[str]:
     return [str(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(LAKES))
 def test_a_lake_answers_as_a_table_with_the_same_rows_does(place: int, tmp_path: Path) -> None:
     seed = SEED + place

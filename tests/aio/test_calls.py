@@ -67,6 +67,19 @@ def test_calls_are_those_of_dolmen(url: str, tmp_path: Any) -> None:
     asyncio.run(story())
 
 
+def test_handles_may_be_awaited_too_which_raises_their_errors_at_once(url: str) -> None:
+    async def run() -> int:
+        db = await dolmen.aio.open(url)
+        await db.create_table("t", "id BIGINT")
+        with pytest.raises(TableNotFoundError, match="nope"):
+            await db.table("nope")
+        async with await db.transaction() as tx:
+            await (await tx.table("t")).append({"id": [1, 2]})
+        return int(await (await db.table("t")).count())
+
+    assert asyncio.run(run()) == 2
+
+
 def test_a_transaction_commits_at_the_end_of_its_block_or_not_at_all(url: str) -> None:
     async def story() -> None:
         db = dolmen.aio.open(url)

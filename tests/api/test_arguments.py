@@ -237,6 +237,7 @@ def check(bucket: MemoryBucket) -> None:
     db.set(keep_versions=1000)
 
 
+@pytest.mark.slow
 def test_no_argument_makes_a_database_that_nobody_can_open() -> None:
     outcomes = Counter[str]()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Database, Table
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.entries.index import sorting
 from dolmen.entries.index.sorting import KeyRuns
@@ -390,6 +390,7 @@ def test_an_index_finds_keys_in_few_pages() -> None:
     assert world.store.gets <= 3, "the pointer before and after, and a leaf: nothing of a data file"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [0, 1 << 40])
 def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(row_statements, "BUFFER_BYTES", held)

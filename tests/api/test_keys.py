@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import dolmen
 from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError, RowError
@@ -207,3 +208,15 @@ def test_an_array_is_a_key_of_one_column_of_values_that_rows_can_have() -> None:
     with pytest.raises(InputError, match="array"):
         table.delete(keys=pa.array([1]), on=["k", "n"])
     assert table.count() == 1
+
+
+def test_keys_are_rows_or_values() -> None:
+    table = dolmen.open("memory://rows-as-keys").create_table("t", "id BIGINT NOT NULL", primary_key="id")
+    table.append({"id": range(5)})
+    for keys in ([{"id": 1}, {"id": 2}], [(1,), (2,)], [[1], [2]], [1, 2], iter([(1,), (2,)])):
+        assert table.get_many(keys)["id"].to_pylist() == [1, 2]
+    for wrong in (5, "1", b"1", 1.5):
+        with pytest.raises(InputError, match=r"keys=.*: give a list of values of id"):
+            table.get_many(wrong)
+    assert table.delete(keys=[{"id": 1}, {"id": 2}]).mode == "tombstone"
+    assert table.count() == 3

@@ -124,6 +124,7 @@ drawn_rows = st.lists(st.tuples(days, st.one_of(st.none(), st.integers(0, 9))), 
 WHERES = ["day = '2026-11-24'", "n < 5", "n IS NULL", "day IS NULL OR n = 3", "TRUE", "NOT n > 2"]
 
 
+@pytest.mark.slow
 @given(old=drawn_rows, new=drawn_rows, where=st.sampled_from(WHERES), compacted=st.booleans())
 def test_it_is_a_delete_and_an_append(old: Any, new: Any, where: str, compacted: bool) -> None:
     db = Database(MemoryStore(MemoryBucket(), Runtime()), Runtime())

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys, threading, time
 import psutil, pyarrow as pa
@@ -35,6 +37,7 @@ print(foreign_threads() - before)
 """
 
 
+@pytest.mark.slow
 def test_no_thread_of_arrow_is_left_that_could_abort_the_process_as_it_ends(tmp_path: Path) -> None:
     """A thread of Arrow's pool that drops a Python object while Python ends takes the whole process with it (SIGABRT).
 

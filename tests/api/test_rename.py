@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 import dolmen
 from dolmen import Database, Transaction
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import (
@@ -360,6 +360,7 @@ def test_changes_made_under_the_old_name_are_not_applied_to_another_table(feed: 
     assert feed.rows() == {1: (1, "x")}
 
 
+@pytest.mark.slow
 def test_an_idle_table_comes_back_whole() -> None:
     place = Place()
     db = place.db

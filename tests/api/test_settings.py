@@ -20,11 +20,11 @@ def events(db: Database) -> dolmen.Table:
 
 
 def own(table: dolmen.Table) -> dict[str, Any]:
-    """The settings that are not about files dropped for it, or about its publication."""
+    """The settings that are not about files dropped for it, its publication, partitions, or how files are written."""
     return {
         name: value
         for name, value in table.settings().items()
-        if not name.startswith(("ingest_", "cdc_", "iceberg", "index"))
+        if not name.startswith(("ingest_", "cdc_", "iceberg", "index", "partition", "cluster", "compression"))
     }
 
 

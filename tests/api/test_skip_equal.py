@@ -34,6 +34,7 @@ OTHERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [False, True])
 def test_equal_rows_of_every_kind_are_skipped_and_others_written(db: Database, index: bool) -> None:
     table = db.create_table("t", KINDS, primary_key="id", properties={"index": index})

@@ -14,6 +14,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.errors import InputError, TableNotFoundError
 from dolmen_simulator.counting import CountingStore
 from support.people import SCHEMA, people
@@ -44,6 +45,7 @@ def test_a_table_has_a_version_columns_and_a_length(db: Database, table: dolmen.
         assert (len(tx.table("numbers")), tx.table("numbers").columns) == (len(LIVE) + 1, ["n", "text"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resolved", [False, True])
 def test_offset_limit_and_batch_size_are_slices(db: Database, table: dolmen.Table, resolved: bool) -> None:
     if resolved:
@@ -74,13 +76,13 @@ def test_files_before_an_offset_are_not_read(db: Database, table: dolmen.Table, 
     db.table("numbers").overwrite({"n": list(range(5)), "text": ["x"] * 5})
     for _ in range(9):
         table.append({"n": list(range(5)), "text": ["x"] * 5})
-    fresh = Database(store, db._context.runtime).table("numbers")
+    fresh = Database(store, replace(db._context.runtime)).table("numbers")  # with an empty cache
     store.reset()
     assert fresh.scan(offset=45).to_arrow().num_rows == 5
     few = store.gets
     store.reset()
     assert fresh.scan().to_arrow().num_rows == 50
-    assert (few, store.gets) == (3, 11)  # the pointer, the manifest and a file; the pointer and ten files
+    assert (few, store.gets) == (3, 10)  # the pointer, the manifest and a file; the pointer and the other nine files
 
 
 @pytest.mark.parametrize("bad", [{"offset": -1}, {"offset": 1.5}, {"batch_size": 0}, {"offset": True}])
@@ -99,6 +101,7 @@ def test_a_filter_is_one_more_condition(table: dolmen.Table) -> None:
             limited.filter("n = 1")
 
 
+@pytest.mark.slow
 def test_a_sample_has_each_live_row_as_often_as_any_other(db: Database, table: dolmen.Table) -> None:
     drawn = Counter[int]()
     for seed in range(150):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -173,6 +176,14 @@ def test_deletes_that_make_no_sense_are_refused(
     with pytest.raises(error):
         table.delete(*arguments, **keywords)
     assert ids(table) == [1]
+
+
+def test_an_argument_that_is_mistyped_is_named(table: dolmen.Table) -> None:
+    for call in (table.append, table.upsert, table.overwrite, table.insert):
+        misspelled: Any = partial(call, people(1), mesage="nightly")
+        with pytest.raises(TypeError, match="no argument 'mesage': did you mean 'message'"):
+            misspelled()
+    assert table.count() == 0
 
 
 def test_an_upsert_replaces_rows_and_the_last_of_equal_keys_wins(table: dolmen.Table) -> None:

@@ -80,6 +80,7 @@ WIDENINGS: list[tuple[pa.DataType, pa.DataType, list[Any], list[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("narrow", "wide", "before", "after"), WIDENINGS, ids=lambda one: str(one)[:24])
 def test_files_of_both_types_are_read_pruned_and_compacted_as_one_column(
     db: dolmen.Database, narrow: pa.DataType, wide: pa.DataType, before: list[Any], after: list[Any]
@@ -377,6 +378,7 @@ DRAWS: dict[str, Callable[[random.Random, pa.DataType], Any]] = {
 HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_random_histories_are_those_of_duckdb(number: int, tmp_path: Path) -> None:
     """Each delete is made in DuckDB, too, on a column of the type of then, which is widened there as well."""
@@ -461,6 +463,7 @@ def test_widening_is_two_puts_whatever_the_files_and_prunes_files_of_either_type
     assert len(plan_of(table.scan()).files) == 2
 
 
+@pytest.mark.slow
 def test_days_in_segments_are_looked_at_where_the_root_does_not_tell(tmp_path: Path) -> None:
     db = dolmen.open(str(tmp_path / "db"))
     db.set(root_bytes="4KB")

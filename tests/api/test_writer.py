@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import as_completed
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from dolmen import Database, Table
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AppliedIdError,

@@ -6,7 +6,6 @@ import ast
 import io
 import json
 import sys
-from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,14 @@ from bench.peers.plain import Plain
 from bench.peers.results import Head, OtherRunError, Outcome, Results
 from bench.peers.rows import Oracle, Sizes, event_rows, uuids
 from bench.peers.run import Run, versions
+from bench.peers.works.clusters import clusters
 from bench.peers.works.commits import commits
 from bench.peers.works.rounds import upkept_rounds
 from bench.peers.works.table import table
 from bench.peers.works.together import together
 from bench.peers.works.trickle import trickle
+
+from dolmen.base.records import replace
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +57,7 @@ def place(folder: Path) -> Place:
     return Place(str(folder / "table"), folder / "catalog")
 
 
-@pytest.mark.parametrize("work", [table, commits, trickle, upkept_rounds])
+@pytest.mark.parametrize("work", [table, commits, clusters, trickle, upkept_rounds])
 def test_every_answer_of_dolmen_is_what_numpy_makes_of_the_same_rows(work: Any, tmp_path: Path) -> None:
     steps = measured(work, Ours(place(tmp_path)))
     answers = [step["right"] for step in steps if "right" in step]

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -87,3 +88,15 @@ def test_answers_begin_and_bodies_pass_no_sooner_than_they_may() -> None:
         began = time.monotonic()
         assert answer(wire, "GET", "/bucket/key") == BODY
         assert time.monotonic() - began >= 0.2 + len(BODY) / 5e6 - 0.06
+
+
+def test_it_counts_what_passes_on_many_connections_at_once() -> None:
+    with connection(rate=1e7) as wire, ThreadPoolExecutor(8) as pool:
+
+        def get(_: int) -> bytes:
+            own = http.client.HTTPConnection(wire.host, wire.port, timeout=60)
+            return answer(own, "GET", "/bucket/key")
+
+        assert all(body == BODY for body in pool.map(get, range(16)))
+        counts = json.loads(answer(wire, "GET", "/.meter"))
+        assert (counts["GET"], counts["bytes_down"]) == (16, 16 * len(BODY))

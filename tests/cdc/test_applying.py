@@ -11,7 +11,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc import deleted_keys
-from dolmen.ingest.cdc.apply_changes import ChangeCounts
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
 from dolmen_simulator.counting import CountingStore
@@ -38,7 +38,7 @@ def file(id: str, *changes: Change) -> File:
     return File(id, changes)
 
 
-def deliver(feed: Feed, id: str, *changes: Change) -> ChangeCounts:
+def deliver(feed: Feed, id: str, *changes: Change) -> RowCounts:
     feed.deliver(file(id, *changes))
     return feed.counts[id]
 
@@ -64,7 +64,7 @@ def test_inserts_updates_and_deletes_of_a_batch_are_one_commit(feed: Feed) -> No
 def test_of_changes_of_a_key_the_greatest_sequence_holds_and_of_equal_ones_the_last_of_the_file(feed: Feed) -> None:
     counts = deliver(feed, "a", put(1, 9), put(1, 3), gone(2, 5), Change(2, 5, "after"), Change(3, 5, "x"), gone(3, 5))
     assert feed.rows() == {1: (9, "v9"), 2: (5, "after")}
-    assert counts == ChangeCounts(upserted=2, deleted=1, unchanged=3)
+    assert counts == RowCounts(upserted=2, deleted=1, unchanged=3)
 
 
 def test_equal_sequences_of_a_file_are_in_its_order_across_portions(feed: Feed) -> None:
@@ -78,9 +78,9 @@ def test_equal_sequences_of_a_file_are_in_its_order_across_portions(feed: Feed) 
 def test_a_file_that_overlaps_changes_only_what_is_older(feed: Feed) -> None:
     deliver(feed, "a", put(1, 10), gone(2, 20), put(3, 30))
     counts = deliver(feed, "b", put(1, 11), put(2, 19), gone(3, 29), put(4, 5), gone(5, 6))
-    assert counts == ChangeCounts(upserted=2, deleted=1, unchanged=2)
+    assert counts == RowCounts(upserted=2, deleted=1, unchanged=2)
     assert feed.rows() == {1: (11, "v11"), 3: (30, "v30"), 4: (5, "v5")}
-    assert deliver(feed, "c", put(5, 4), put(2, 21)) == ChangeCounts(upserted=1, unchanged=1)
+    assert deliver(feed, "c", put(5, 4), put(2, 21)) == RowCounts(upserted=1, unchanged=1)
     assert feed.rows()[2] == (21, "v21")
 
 
@@ -89,7 +89,7 @@ def test_a_redelivered_file_changes_nothing_under_its_id_and_under_another(feed:
     deliver(feed, "a", *changes)
     before = entry(feed)
     assert feed.deliver(file("a", *changes)).outcomes[0].status == "duplicate"
-    assert deliver(feed, "again", *changes) == ChangeCounts(unchanged=3)
+    assert deliver(feed, "again", *changes) == RowCounts(unchanged=3)
     assert entry(feed) == before
     assert feed.deliver(file("again", *changes)).outcomes[0].status == "duplicate"
 
@@ -99,7 +99,7 @@ def test_rows_written_otherwise_are_compared_too() -> None:
     feed.create()
     rows = [{"id": 1, "v": "loaded", "seq": 100}, {"id": 2, "v": "loaded", "seq": None}, {"id": 3, "v": "l", "seq": 1}]
     feed.place.db.table("t").append(pa.Table.from_pylist(rows, COLUMNS))
-    assert deliver(feed, "a", put(1, 50), put(2, 51), put(3, 52)) == ChangeCounts(upserted=2, unchanged=1)
+    assert deliver(feed, "a", put(1, 50), put(2, 51), put(3, 52)) == RowCounts(upserted=2, unchanged=1)
     assert feed.rows() == {1: (100, "loaded"), 2: (51, "v51"), 3: (52, "v52")}
     feed.place.db.table("t").append(pa.Table.from_pylist([{"id": 4, "v": "by hand", "seq": 200}], COLUMNS))
     deliver(feed, "b", put(4, 150), put(5, 151))
@@ -112,9 +112,9 @@ def test_key_of_several_columns_and_more_keys_than_are_asked_for_one_by_one() ->
     feed.create(schema, ["tenant", "id"])
     lines = [f'{{"Op":"I","tenant":"t{n % 2}","id":{n // 2},"v":"a","seq":{10 + n}}}\n' for n in range(3000)]
     feed.drop("a", "".join(lines).encode())
-    assert feed.drop("b", "".join(reversed(lines)).encode()) == ChangeCounts(unchanged=3000)
+    assert feed.drop("b", "".join(reversed(lines)).encode()) == RowCounts(unchanged=3000)
     newer = [f'{{"Op":"U","tenant":"t1","id":{n},"v":"b","seq":{n * 2 + 12}}}\n' for n in range(1500)]
-    assert feed.drop("c", "".join(newer).encode()) == ChangeCounts(upserted=1500)
+    assert feed.drop("c", "".join(newer).encode()) == RowCounts(upserted=1500)
     table = feed.place.db.table("t")
     assert (table.count({"v": "b", "tenant": "t1"}), table.count()) == (1500, 3000)
 
@@ -135,10 +135,11 @@ def test_what_is_older_than_the_memory_is_forgotten_and_stragglers_are_refused(f
     feed.quarantine = True
     counts = deliver(feed, "e", put(2, 13), gone(2, 12), put(1, 9), put(3, 19), put(5, 14), put(6, 1))
     assert [(bad.row, bad.column) for bad in feed.bad] == [(1, "seq"), (6, "seq")]
-    assert counts == ChangeCounts(upserted=1, unchanged=3)  # the delete of an unknown key is none
+    assert counts == RowCounts(upserted=1, unchanged=3)  # the delete of an unknown key is none
     assert feed.rows() == {1: (10, "v10"), 4: (30, "v30"), 5: (14, "v14")}
 
 
+@pytest.mark.slow
 def test_a_steady_stream_keeps_few_marks_and_a_small_memory(feed: Feed) -> None:
     for day in range(40):
         deliver(feed, f"day {day}", put(1, 10 * day), gone(2, 10 * day + 1))
@@ -159,7 +160,7 @@ def test_without_its_memory_a_table_takes_all_that_is_older_for_stragglers(feed:
     assert remembered(feed) == [(3, 22)]
     with pytest.raises(RowError, match="straggler"):
         deliver(feed, "c", put(2, 19))
-    assert deliver(feed, "d", put(3, 21)) == ChangeCounts(unchanged=1)
+    assert deliver(feed, "d", put(3, 21)) == RowCounts(unchanged=1)
 
 
 def test_overwriting_keeps_how_far_the_changes_have_come(feed: Feed) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from dolmen.errors import RowError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
+from dolmen.ingest.cdc.apply_changes import ingest_changes
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, ReadOptions
 from dolmen.transactions.transaction import unit_of
@@ -26,7 +27,7 @@ CHANGES = [
 ]
 
 
-def apply(place: Place, on_bad_row: OnBadRow | None) -> ChangeCounts:
+def apply(place: Place, on_bad_row: OnBadRow | None) -> RowCounts:
     body = "".join(json.dumps(change) + "\n" for change in CHANGES).encode()
     with place.db.transaction("ingest") as transaction:
         settings = IngestSettings.of(unit_of(transaction).entry("t"))

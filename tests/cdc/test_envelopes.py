@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.cdc.apply_changes import ChangeCounts
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from support.changes import Feed
 
 CUSTOMERS = pa.schema(
@@ -88,7 +88,7 @@ def test_events_of_debezium_create_read_update_and_delete_rows(wrap: bool) -> No
     if wrap:
         events = [{"schema": WRAPPED, "payload": each} for each in events]
     feed = customers()
-    assert feed.drop("a", lines(*events)) == ChangeCounts(upserted=1, deleted=1, unchanged=3)
+    assert feed.drop("a", lines(*events)) == RowCounts(upserted=1, deleted=1, unchanged=3)
     assert rows(feed) == {2: {**row(2, "Robert", "b@example.org"), "lsn": 24023131}}
 
 
@@ -162,16 +162,16 @@ def test_a_position_that_is_none_is_a_bad_row() -> None:
 def test_tombstones_of_kafka_are_skipped() -> None:
     feed = customers()
     body = lines(event("c", None, row(1), 1), None, {"schema": None, "payload": None}, event("c", None, row(2), 2))
-    assert feed.drop("a", body) == ChangeCounts(upserted=2)
-    assert feed.drop("b", b"null\n" + lines(None) + b" null\r\n\r\nnull") == ChangeCounts()
+    assert feed.drop("a", body) == RowCounts(upserted=2)
+    assert feed.drop("b", b"null\n" + lines(None) + b" null\r\n\r\nnull") == RowCounts()
 
 
 def test_an_update_that_changes_the_key_deletes_the_old_one() -> None:
     feed = customers()
     feed.drop("a", lines(event("c", None, row(1), 10), event("c", None, row(3), 11)))
-    assert feed.drop("b", lines(event("u", row(1), row(2), 12))) == ChangeCounts(upserted=1, deleted=1)
+    assert feed.drop("b", lines(event("u", row(1), row(2), 12))) == RowCounts(upserted=1, deleted=1)
     assert rows(feed).keys() == {2, 3}
-    assert feed.drop("late", lines(event("u", row(1), row(1, "older"), 11))) == ChangeCounts(unchanged=1)
+    assert feed.drop("late", lines(event("u", row(1), row(1, "older"), 11))) == RowCounts(unchanged=1)
 
 
 def test_events_that_tell_no_change_are_bad_rows() -> None:
@@ -191,7 +191,7 @@ def test_events_that_tell_no_change_are_bad_rows() -> None:
     feed = customers()
     feed.quarantine = True
     body = lines(event("c", None, row(1), 1), *(document for document, _, _ in bad[:-2]), event("c", None, row(9), 20))
-    assert feed.drop("a", body) == ChangeCounts(upserted=2)
+    assert feed.drop("a", body) == RowCounts(upserted=2)
     told = [(each.row, each.column) for each in feed.bad]
     assert told == [(place, column) for place, (_, column, _) in enumerate(bad[:-2], 2)]
     assert all(reason in each.reason for each, (_, _, reason) in zip(feed.bad, bad, strict=False))
@@ -217,10 +217,10 @@ def test_a_column_that_the_table_does_not_have_is_refused_in_the_row_and_ignored
     with pytest.raises(InputError, match="phone"):
         customers().drop("a", body)
     feed = customers(ingest_on_extra="ignore")
-    assert feed.drop("a", body) == ChangeCounts(upserted=2)
+    assert feed.drop("a", body) == RowCounts(upserted=2)
     feed = customers()
     feed.quarantine = True
-    assert feed.drop("a", body) == ChangeCounts(upserted=1)
+    assert feed.drop("a", body) == RowCounts(upserted=1)
     assert [bad.row for bad in feed.bad] == [2]
 
 
@@ -267,7 +267,7 @@ def test_times_and_decimals_as_debezium_writes_them() -> None:
     }
     older = event("c", None, {**after, "price": "1"}, 1)
     older["source"]["ts_ms"] -= 1
-    assert feed.drop("b", lines(older)) == ChangeCounts(unchanged=1)
+    assert feed.drop("b", lines(older)) == RowCounts(unchanged=1)
 
 
 def test_a_position_in_several_parts_orders_as_numbers_do() -> None:
@@ -284,8 +284,8 @@ def test_a_position_in_several_parts_orders_as_numbers_do() -> None:
     feed.drop("a", lines(binlog("mysql-bin.000003", 154, "a"), binlog("mysql-bin.000003", 99, "b")))
     assert rows(feed)[1]["v"] == "a"
     assert rows(feed)[1]["position"] == f"mysql-bin.000003/{154:020}/{0:020}"
-    assert feed.drop("b", lines(binlog("mysql-bin.000004", 4, "c"))) == ChangeCounts(upserted=1)
-    assert feed.drop("c", lines(binlog("mysql-bin.000003", 1540, "d"))) == ChangeCounts(unchanged=1)
+    assert feed.drop("b", lines(binlog("mysql-bin.000004", 4, "c"))) == RowCounts(upserted=1)
+    assert feed.drop("c", lines(binlog("mysql-bin.000003", 1540, "d"))) == RowCounts(unchanged=1)
 
 
 def test_events_in_avro() -> None:
@@ -329,7 +329,7 @@ def test_events_in_avro() -> None:
         {"before": row(1), "after": None, "source": {**at, "lsn": 3}, "op": "d", "ts_ms": None},
     ]
     feed = customers()
-    assert feed.drop("a", body(schema, *events), "t/a.avro") == ChangeCounts(upserted=1, deleted=1, unchanged=1)
+    assert feed.drop("a", body(schema, *events), "t/a.avro") == RowCounts(upserted=1, deleted=1, unchanged=1)
     assert rows(feed) == {2: {**row(2), "lsn": 2}}
     image["fields"].append({"name": "phone", "type": ["null", "string"], "default": None})  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="phone"):
@@ -358,7 +358,7 @@ def employees(**properties: Any) -> Feed:
 def test_files_of_dms_with_operations_and_full_loads_without() -> None:
     feed = employees()
     load = "employee_id,last_name,location,changed_at\n101,Smith,New York,2014-06-04 00:00:00.000000\n"
-    assert feed.drop("load", load.encode(), "t/LOAD00000001.csv") == ChangeCounts(upserted=1)
+    assert feed.drop("load", load.encode(), "t/LOAD00000001.csv") == RowCounts(upserted=1)
     changes = (
         "Op,employee_id,last_name,location,changed_at\n"
         "I,102,Jones,Boston,2014-06-05 10:00:00.000001\n"
@@ -367,8 +367,8 @@ def test_files_of_dms_with_operations_and_full_loads_without() -> None:
         "D,102,,,2017-03-13 10:00:00.000001\n"
     )
     name = "t/20141029-1134010000.csv"
-    assert feed.drop("a", changes.encode(), name) == ChangeCounts(upserted=1, deleted=1, unchanged=2)
-    assert feed.drop("load again", load.encode(), "t/LOAD00000001.csv") == ChangeCounts(unchanged=1)
+    assert feed.drop("a", changes.encode(), name) == RowCounts(upserted=1, deleted=1, unchanged=2)
+    assert feed.drop("load again", load.encode(), "t/LOAD00000001.csv") == RowCounts(unchanged=1)
     found = rows(feed, "employee_id")
     assert {key: found[key]["location"] for key in found} == {101: "Dallas"}
     with pytest.raises(RowError, match="row 1: no operation"):
@@ -386,7 +386,7 @@ def test_a_file_of_which_only_some_rows_have_an_operation_has_bad_rows(first: st
 def test_files_of_dms_without_a_header_have_the_operation_first() -> None:
     feed = employees(ingest_header="false")
     body = b"I,101,Smith,New York,2014-06-04 00:00:00\nD,101,Smith,New York,2014-06-05 00:00:00\n"
-    assert feed.drop("a", body, "t/a.csv") == ChangeCounts(deleted=1, unchanged=1)
+    assert feed.drop("a", body, "t/a.csv") == RowCounts(deleted=1, unchanged=1)
 
 
 def test_files_of_dms_in_parquet_ordered_by_a_column_that_only_they_have() -> None:
@@ -394,15 +394,15 @@ def test_files_of_dms_in_parquet_ordered_by_a_column_that_only_they_have() -> No
     schema = pa.schema([("employee_id", pa.int64()), ("last_name", pa.string()), ("sequence", pa.string())])
     feed.create(schema, "employee_id", cdc_envelope="dms", cdc_sequence="sequence", cdc_sequence_from="AR_H_CHANGE_SEQ")
 
-    def drop(id: str, *changes: tuple[str, int, str, str]) -> ChangeCounts:
+    def drop(id: str, *changes: tuple[str, int, str, str]) -> RowCounts:
         names = ["Op", "employee_id", "last_name", "AR_H_CHANGE_SEQ"]
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in changes]), sink)
         return feed.drop(id, bytes(sink.getvalue()), "t/a.parquet")
 
     first, second = "20260105100000000000000000000000017", "20260105100000000000000000000000018"
-    assert drop("a", ("I", 1, "Smith", first), ("U", 1, "Miller", second)) == ChangeCounts(upserted=1, unchanged=1)
-    assert drop("b", ("D", 1, "Smith", first)) == ChangeCounts(unchanged=1)
+    assert drop("a", ("I", 1, "Smith", first), ("U", 1, "Miller", second)) == RowCounts(upserted=1, unchanged=1)
+    assert drop("b", ("D", 1, "Smith", first)) == RowCounts(unchanged=1)
     assert rows(feed, "employee_id")[1] == {"employee_id": 1, "last_name": "Miller", "sequence": second}
 
 
@@ -411,7 +411,7 @@ def test_words_for_operations_of_flat_files(word: str | None) -> None:
     feed = Feed()
     feed.create(cdc_operation="what")
     counts = feed.drop("a", lines({"what": word, "id": 1, "v": "a", "seq": 1}))
-    assert counts == (ChangeCounts(deleted=1) if word and word.strip()[0] in "dD" else ChangeCounts(upserted=1))
+    assert counts == (RowCounts(deleted=1) if word and word.strip()[0] in "dD" else RowCounts(upserted=1))
 
 
 @pytest.mark.parametrize(
@@ -434,6 +434,6 @@ def test_fields_around_the_row_may_be_of_any_type_and_of_several() -> None:
     feed = customers()
     odd: list[Any] = [1, "text", None, {"x": [1, "a", {}]}, [[1], ["a"]], True, 1e400, 12345678901234567890123]
     events = [event("c", None, row(n), n, transaction=what, more={"it": what}) for n, what in enumerate(odd)]
-    assert feed.drop("a", lines(*events)) == ChangeCounts(upserted=len(odd))
+    assert feed.drop("a", lines(*events)) == RowCounts(upserted=len(odd))
     with pytest.raises(InputError, match="phone"):
         feed.drop("b", lines(*events, event("c", None, row(99, phone="1"), 99)))

@@ -20,6 +20,7 @@ def sequences(feed: Feed) -> Any:
     return feed.place.db._context.head.refresh().manifest.table("t").sequences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_rows_are_what_the_greatest_sequences_of_all_but_stragglers_say(number: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError
-from dolmen.ingest.cdc.apply_changes import ChangeCounts
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from support.changes import COLUMNS, Feed
 
 OLD: dict[int, Any] = {1: (1, "old")}
 AT = {"lsn": 5}
-NOTHING = ChangeCounts()
+NOTHING = RowCounts()
 
 LEFT_OUT = "__debezium_unavailable_value"
 Expected = dict[int, Any] | str
@@ -99,7 +99,7 @@ def check(feed: Feed, body: bytes, name: str, expected: Expected) -> None:
     else:
         counts = feed.drop("b", body, name)
         assert feed.rows() == expected
-        assert (counts in (NOTHING, ChangeCounts(ddl=1), ChangeCounts(unchanged=1))) == (expected == OLD)
+        assert (counts in (NOTHING, RowCounts(ddl=1), RowCounts(unchanged=1))) == (expected == OLD)
 
 
 def table(**properties: Any) -> Feed:

@@ -14,7 +14,8 @@ import pytest
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
+from dolmen.ingest.cdc.apply_changes import ingest_changes
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.new_columns import NewColumns, ingest_with_new_columns
@@ -33,9 +34,9 @@ class Adding:
         told = {"ingest_mode": "cdc", "ingest_new_columns": "add", **(properties or DEBEZIUM)}
         self.db.create_table("t", COLUMNS, primary_key="id", properties=told)
 
-    def drop(self, body: bytes | str, name: str = "t/a.jsonl") -> ChangeCounts:
+    def drop(self, body: bytes | str, name: str = "t/a.jsonl") -> RowCounts:
         """Applies one file."""
-        content, counts = body.encode() if isinstance(body, str) else body, ChangeCounts()
+        content, counts = body.encode() if isinstance(body, str) else body, RowCounts()
         with self.db.transaction("ingest") as transaction:
             settings = IngestSettings.of(unit_of(transaction).entry("t"))
             source = SourceFile(lambda: BytesIO(content), detect(name), name, ReadOptions.of(settings))

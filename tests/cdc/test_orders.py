@@ -13,6 +13,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2*
 HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_any_order_of_arrival_comes_to_the_same_rows(number: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

@@ -14,7 +14,7 @@ from dolmen import Database
 from dolmen.commit.statements.row_changes import Advance, is_above_all, sequence_to_forget
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
-from dolmen.ingest.cdc.apply_changes import ChangeCounts
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
 from dolmen_simulator.counting import CountingStore
@@ -62,12 +62,12 @@ def test_sequences_of_a_type_order_its_changes(kind: pa.DataType) -> None:
     feed.create(schema)
     steps = [{"id": 1, "v": str(place), "seq": seq, "Op": "U"} for place, seq in enumerate(SEQUENCES[kind])]
 
-    def drop(place: int, **more: Any) -> ChangeCounts:
+    def drop(place: int, **more: Any) -> RowCounts:
         return feed.drop(f"{len(feed.counts)}", parquet([{**steps[place], **more}], schema), "t/a.parquet")
 
-    changed, void = ChangeCounts(upserted=1), ChangeCounts(unchanged=1)
+    changed, void = RowCounts(upserted=1), RowCounts(unchanged=1)
     assert [drop(1), drop(0), drop(2), drop(1), drop(2, v="again")] == [changed, void, changed, void, void]
-    assert drop(3, Op="D") == ChangeCounts(deleted=1)
+    assert drop(3, Op="D") == RowCounts(deleted=1)
     assert [drop(3), drop(2, v="late")] == [void, void]
     assert feed.place.db.table("t").count() == 0
     memory = feed.place.db.table("t__deleted").to_arrow()
@@ -86,12 +86,12 @@ def test_keys_of_a_type_are_found_one_by_one_and_beside_others(kind: pa.DataType
         values = list(dict.fromkeys(KEYS[kind]))
         rows = [{"n": n % 2, "id": value, "v": "a", "seq": 10 + n, "Op": "I"} for n, value in enumerate(values)]
         feed.drop("a", parquet(rows, schema), "t/a.parquet")
-        assert feed.drop("b", parquet(rows, schema), "t/a.parquet") == ChangeCounts(unchanged=len(rows))
+        assert feed.drop("b", parquet(rows, schema), "t/a.parquet") == RowCounts(unchanged=len(rows))
         gone = [{**row, "Op": "D", "seq": 20} for row in rows[:1]]
         feed.drop("c", parquet(gone, schema), "t/a.parquet")
         newer = [{**row, "v": "b", "seq": 19} for row in rows]
         counts = feed.drop("d", parquet(newer, schema), "t/a.parquet")
-        assert counts == ChangeCounts(upserted=len(rows) - 1, unchanged=1)
+        assert counts == RowCounts(upserted=len(rows) - 1, unchanged=1)
         found = feed.place.db.table("t").to_arrow().to_pylist()
         assert {row["id"] for row in found} == set(values[1:])
         assert {row["v"] for row in found} == {"b"}

@@ -17,7 +17,7 @@ import pytest
 from dolmen import Database, Transaction
 from dolmen.errors import InputError, RowError
 from dolmen.ingest.batch import BatchRequest, Decision
-from dolmen.ingest.cdc.apply_changes import ChangeCounts
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.counting import CountingStore
 from support.changes import Feed
@@ -282,6 +282,7 @@ CASES: dict[str, tuple[list[list[Any]], dict[int, tuple[Any, ...]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "portion"),
     # Portions of one row see only those before them.
@@ -333,7 +334,7 @@ def test_a_value_that_nothing_has_makes_a_bad_row_which_can_be_dropped_again(cas
 def test_a_change_that_a_later_one_makes_up_for_is_not_missed() -> None:
     feed = notes()
     counts = feed.drop("a", body([event("u", 20, 1), event("u", 30, 1, "n30", ["t30"]), event("u", 40, 1, "n40")]))
-    assert (counts, rows(feed)) == (ChangeCounts(upserted=1, unchanged=2), {1: ("n40", ["t30"], 40)})
+    assert (counts, rows(feed)) == (RowCounts(upserted=1, unchanged=2), {1: ("n40", ["t30"], 40)})
 
 
 @pytest.mark.parametrize("named", ["key", "sequence"])
@@ -382,6 +383,7 @@ def test_a_value_that_changes_between_the_read_and_the_commit_is_read_again(mean
     assert rows(feed)[1] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in order", "in any order"])
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_files_come_to_the_rows_of_their_source(number: int, way: str) -> None:
@@ -415,6 +417,7 @@ def test_files_come_to_the_rows_of_their_source(number: int, way: str) -> None:
     assert {key: row[:2] for key, row in rows(feed).items()} == source.expected()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES // 2))
 def test_two_workers_between_each_others_reads_and_commits_keep_the_same_values(number: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
@@ -471,7 +474,7 @@ def test_a_memory_says_since_when_values_are_kept_and_forgets_it() -> None:
     feed.place.now_us += 2 * 86_400_000_000
     feed.drop("b", body([event("c", 40, 3, "n", None)]))
     assert feed.place.db.table("t__deleted").count() == 0
-    assert feed.drop("late", body([event("u", 15, 1, "n15", ["t15"])])) == ChangeCounts(unchanged=1)
+    assert feed.drop("late", body([event("u", 15, 1, "n15", ["t15"])])) == RowCounts(unchanged=1)
     assert rows(feed)[1] == ("n20", ["t10"], 20)
 
 

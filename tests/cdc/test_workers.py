@@ -91,6 +91,7 @@ def test_a_row_appended_meanwhile_that_is_newer_is_heeded() -> None:
     assert feed.rows() == {1: (1, "v1"), 2: (50, "by hand"), 3: (41, "v41")}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_at_any_request_leaves_a_file_that_is_applied_once() -> None:
     feed = Feed()
     feed.create()

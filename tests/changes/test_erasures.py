@@ -111,6 +111,7 @@ class Replica:
             del self.rows[known]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(HISTORIES))
 def test_replays_are_exact_at_every_version_as_it_is_read_now(turn: int, tmp_path: Path) -> None:
     rng, has_key = random.Random(f"{SEED} {turn}"), turn % 3 > 0

@@ -35,6 +35,7 @@ def apply(state: Rows, changes: list[dict[str, Any]]) -> None:
             state[row] -= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_the_feed_replayed_is_the_table_at_every_version(number: int, tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} {number}")
@@ -124,6 +125,7 @@ def check_pairs(rng: random.Random, history: History, newest: int) -> None:
             assert sorted(pairs[0]) == sorted(pairs[1])
 
 
+@pytest.mark.slow
 def test_the_feed_replayed_in_duckdb_is_the_table(tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} duckdb")
     db = dolmen.open(str(tmp_path / "db"))

@@ -22,6 +22,7 @@ def batches(rows: pa.Table, rng: random.Random) -> list[pa.RecordBatch]:
     return rows.to_batches(max_chunksize=rng.randint(1, 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held_bytes", [1 << 30, 4_000])
 @pytest.mark.parametrize("number", range(RUNS))
 def test_the_difference_is_exact_and_pairs_by_key(number: int, held_bytes: int) -> None:

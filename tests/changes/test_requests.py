@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Database, Table
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import manifest_at_version
@@ -45,7 +46,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 def cold(world: World) -> Table:
     """The table with empty caches, after its database was opened."""
-    db = Database(world.store, world.runtime)
+    db = Database(world.store, replace(world.runtime))
     db.refresh()
     world.store.reset()
     return db.table("t")
@@ -56,6 +57,7 @@ def gets(world: World) -> int:
     return world.store.gets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tombstone", "positions"])
 def test_a_delete_is_fed_from_the_files_that_may_hold_its_rows(world: World, mode: Any) -> None:
     user = 500 * USERS_PER_FILE + (-1 if mode == "tombstone" else 3)
@@ -71,6 +73,7 @@ def test_a_delete_is_fed_from_the_files_that_may_hold_its_rows(world: World, mod
     assert gets(world) == 1 + 1 + segments + holding + vectors
 
 
+@pytest.mark.slow
 def test_an_append_is_fed_from_its_own_files_alone(world: World) -> None:
     version = world.db.table("t").append(user_rows(FILES)).version
     table = cold(world)
@@ -104,6 +107,7 @@ def test_compaction_in_between_costs_the_net_change_nothing_without_deletes() ->
     assert gets(world) == 3  # the pointer, the manifest of `since`, the appended file
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_read_a_few_manifests_at_a_time(world: World) -> None:
     """Of 30 commits to two tables, only those of the one that is fed are read, and the versions before them."""
     world.db.create_table("busy", user_rows(0).schema)

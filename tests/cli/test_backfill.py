@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import dolmen
+from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, read_drops
@@ -84,6 +84,7 @@ def announced(bodies: list[str]) -> list[Drop]:
     return sorted(found, key=lambda drop: drop.key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_bucket_is_announced_by_the_ids_that_its_own_events_have(
     cli: Cli, ministack: str, bucket: str, put: Callable[..., None], queue: str, versioned: bool
@@ -139,6 +140,7 @@ def test_backfilled_repeated_and_live_events_ingest_each_file_once(
     assert sorted(db.table("events").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_tables_folders_and_prefixes_narrow_what_is_announced(
     cli: Cli, ministack: str, bucket: str, put: Callable[..., None], queue: str
 ) -> None:
@@ -215,6 +217,7 @@ def test_a_directory_is_ingested_here_and_only_once(cli: Cli, landing: Path, tmp
     assert [db.table(name).count() for name in db.tables()] == [2, 1]
 
 
+@pytest.mark.slow
 def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -243,6 +246,7 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
     assert "drop ingested" not in local_once(tmp_path, tmp_path / "db")
 
 
+@pytest.mark.slow
 def test_the_local_pipeline_and_a_backfill_know_a_file_by_the_same_id(cli: Cli, landing: Path, tmp_path: Path) -> None:
     (landing / "stray.csv").unlink()
     assert cli("backfill", landing, "--auto-create", "--table", "events").code == 0
@@ -310,6 +314,7 @@ def test_a_run_that_breaks_off_says_where_to_go_on_and_no_file_is_missed(
     assert sorted({drop.key[-6:-4] for drop in found}) == [f"{row:02}" for row in range(25)]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_where_to_go_on(landing: Path, tmp_path: Path) -> None:
     """By Ctrl-C, between the first hundred files and the rest."""
     for n in range(120):

@@ -80,6 +80,7 @@ def following(request: pytest.FixtureRequest, database: str, table: dolmen.Table
     return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_follow_shows_commits_as_they_come_and_ends_at_ctrl_c(
     following: subprocess.Popen[str], table: dolmen.Table
 ) -> None:
@@ -94,6 +95,7 @@ def test_follow_shows_commits_as_they_come_and_ends_at_ctrl_c(
     assert (rest, said, following.returncode) == ("", "", 0)
 
 
+@pytest.mark.slow
 def test_follow_ends_when_the_columns_change(following: subprocess.Popen[str], table: dolmen.Table) -> None:
     assert following.stdout
     assert [json.loads(following.stdout.readline())["id"] for _ in range(2)] == [1, 2]
@@ -156,6 +158,7 @@ def test_follow_never_passes_to_another_table_or_column_of_the_same_name(
     assert "--since 2" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("following", [["--columns", "id"]], indirect=True)
 def test_follow_goes_on_where_its_columns_are_the_same(following: subprocess.Popen[str], table: dolmen.Table) -> None:
     """A column that is not shown may go, and an erasure changes no column."""

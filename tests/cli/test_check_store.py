@@ -46,6 +46,7 @@ def check_passes(cli: Cli, url: object) -> None:
     assert list(open_store(str(url)).list("")) == []
 
 
+@pytest.mark.slow
 def test_a_directory_passes_and_is_gone_again(cli: Cli, tmp_path: Path) -> None:
     check_passes(cli, tmp_path / "new" / "store")
     assert list(tmp_path.iterdir()) == []

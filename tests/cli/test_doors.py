@@ -79,6 +79,7 @@ def _line(file: Path) -> str:
     return "" if found.is_plain else found.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", [_declaration, _like, _like_standard_input, _append, _backfill, _local])
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_inferred_alike_by_every_door(

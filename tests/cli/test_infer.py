@@ -71,6 +71,7 @@ def test_so_does_the_declaration_of_a_workbook(cli: Cli, tmp_path: Path) -> None
     assert facts["losses"] == ["not read: 1 other sheet with values: 'Notes'"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["create", "append"])
 def test_a_new_table_keeps_the_dialect_and_reads_later_files_alike(cli: Cli, tmp_path: Path, door: str) -> None:
     (tmp_path / "a.csv").write_text(GERMAN)
@@ -206,6 +207,27 @@ def test_bad_rows_are_put_aside_and_the_others_added(cli: Cli, tmp_path: Path) -
     assert facts["rejected"] == [{"file": str(file), "rows": 3, "to": str(aside)}]
 
 
+def test_the_error_of_a_bad_row_names_the_option_that_puts_it_aside(cli: Cli, tmp_path: Path) -> None:
+    cli("create", "t", "--columns", "id BIGINT NOT NULL, name VARCHAR")
+    ragged, typed, no_id = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.jsonl"
+    ragged.write_text("id,name\n" + "1,Ada\n" * 30_000 + "2,Bob,x\n")
+    typed.write_text("id,name\n1,Ada\nx,Bob\n")
+    no_id.write_text('{"id": 1}\n{"name": "Ada"}\n')
+    hint = "dolmen append --on-bad-row quarantine puts bad rows aside"
+    for file, commands in (
+        (ragged, [["infer"], ["append", "new", "--create"], ["append", "t"]]),
+        (typed, [["append", "t"]]),
+        (no_id, [["append", "t"]]),
+    ):
+        for command in commands:
+            refused = cli(*command, file)
+            assert (refused.code, refused.err.strip().endswith(f"; {hint}")) == (2, True), refused
+    semicolons = tmp_path / "d.csv"
+    semicolons.write_text("id;name\n1;Ada\n")
+    assert hint not in cli("append", "t", semicolons).err  # another option reads the file as it is meant
+    assert hint not in cli("append", "t", typed, "--on-bad-row", "quarantine", "--max-bad-rows", "0").err
+
+
 def test_bad_rows_of_a_new_table_are_put_aside_too(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id;name\n1;Ada\n2;Bob\n3;Kim;x;y\n4;Eve\n")
     rejects = tmp_path / "bad.jsonl"
@@ -241,3 +263,23 @@ def test_options_that_do_not_go_together_are_refused(cli: Cli, tmp_path: Path) -
         ["infer", tmp_path / "absent.csv"],
     ):
         assert cli(*arguments).code == 2, arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("a.csv", "id,n,new\n1,5,x\n", "id,n,other\n1,-5,x\n"),
+        ("a.tsv", "id\tn\tnew\n1\t5\tx\n", "id\tn\tother\n1\t-5\tx\n"),
+        ("a.jsonl", '{"id": 1, "n": 5, "new": "x"}\n', '{"id": 1, "n": -5, "other": "x"}\n'),
+    ],
+)
+def test_checks_are_for_values_and_not_for_the_texts_of_a_file_with_new_columns(
+    cli: Cli, tmp_path: Path, name: str, good: str, bad: str
+) -> None:
+    cli("sql", "CREATE TABLE t (id BIGINT, n BIGINT CHECK (n > 0))")
+    (tmp_path / name).write_text(good)
+    assert cli("append", "t", tmp_path / name, "--new-columns", "add").code == 0
+    (tmp_path / name).write_text(bad)
+    refused = cli("append", "t", tmp_path / name, "--new-columns", "add")
+    assert (refused.code, "n_check" in refused.err) == (2, True), refused
+    assert rows(tmp_path, "t") == [{"id": 1, "n": 5, "new": "x"}]

@@ -145,6 +145,7 @@ def _inferred(case: Case, path: Path, table: str) -> tuple[Case, pa.Table]:
 Door = Callable[[Cli, Path, random.Random, str], tuple[Case, pa.Table]]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("door", [_read, _append_create, _create_like, _auto_create, _add, _changes])
 def test_text_whose_type_is_inferred_gives_itself_back(cli: Cli, tmp_path: Path, door: Door) -> None:

@@ -40,6 +40,7 @@ def in_format(form: str) -> bytes:
     return CSV if form == "csv" else b'{"id": 1, "name": "Ada"}\n{"id": 2}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl", "parquet", "arrow"])
 def test_rows_come_from_standard_input(tmp_path: Path, form: str, program: str) -> None:
     for create in (["--create"], []):
@@ -49,6 +50,7 @@ def test_rows_come_from_standard_input(tmp_path: Path, form: str, program: str) 
     assert rows == [{"id": 1, "name": "Ada"}, {"id": 2, "name": None}] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
 def test_a_column_that_a_file_lacks_has_its_default(tmp_path: Path, form: str, program: str) -> None:
     table = dolmen.open(tmp_path / "db").create_table("users", pa.schema([("id", pa.int64()), ("name", pa.string())]))
@@ -58,6 +60,7 @@ def test_a_column_that_a_file_lacks_has_its_default(tmp_path: Path, form: str, p
     assert table.scan(["source"]).to_arrow()["source"].to_pylist() == ["import", "import"]
 
 
+@pytest.mark.slow
 def test_keys_and_columns_come_from_standard_input_too(tmp_path: Path, program: str) -> None:
     for data, *arguments in (
         (CSV, "create", "users", "--like", "-", "--primary-key", "id"),
@@ -68,6 +71,7 @@ def test_keys_and_columns_come_from_standard_input_too(tmp_path: Path, program: 
     assert dolmen.open(tmp_path / "db").table("users").scan().to_arrow()["id"].to_pylist() == [2]
 
 
+@pytest.mark.slow
 def test_a_fault_in_standard_input_is_named_so(tmp_path: Path, program: str) -> None:
     assert piped(program, tmp_path, CSV, "append", "users", "-", "--format", "csv", "--create").returncode == 0
     done = piped(program, tmp_path, b"id,name\n3,x\nfour,y\n", "append", "users", "-", "--format", "csv")
@@ -112,6 +116,7 @@ def test_a_table_is_created_in_the_commit_of_its_first_rows_or_not_at_all(cli: C
     assert [one["version"] for one in cli("history", "--json").lines()] == [1]
 
 
+@pytest.mark.slow
 def test_rows_come_from_s3(ministack: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in endpoint_environment(ministack).items():
         monkeypatch.setenv(name, value)
@@ -153,6 +158,7 @@ def test_keys_are_of_a_key_that_the_table_has(cli: Cli) -> None:
     assert cli("delete", "users", "--keys", "1, 2", "--on", "id").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_ctrl_c_ends_a_command_that_waits_for_standard_input(tmp_path: Path, form: str) -> None:
     dolmen.open(tmp_path / "db").create_table("users", pa.schema([("id", pa.int64()), ("name", pa.string())]))

@@ -65,6 +65,7 @@ ENDS = [str(i) for i in range(SHOWN_ROWS)] + ["…"] + [str(i) for i in range(RO
 HUNDREDS = [str(i) for i in range(100, 2100, 100)] + ["…"] + [str(i) for i in range(3000, 5000, 100)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["scan", "events"], ["sql", "SELECT * FROM events ORDER BY id"]])
 @pytest.mark.usefixtures("db")
 def test_a_terminal_shows_the_first_and_the_last_rows_and_their_number(
@@ -76,6 +77,7 @@ def test_a_terminal_shows_the_first_and_the_last_rows_and_their_number(
     assert "NULL" in seen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("db")
 @pytest.mark.parametrize(
     ("arguments", "cells", "told"),
@@ -158,6 +160,7 @@ def test_times_that_python_has_no_words_for_are_shown(cli: Cli, tmp_path: Path) 
     assert (refused.code, "arrow" in refused.err.replace("\n", " ")) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("db")
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "rows.arrow", "rows.csv.gz"])
 @pytest.mark.parametrize("command", ["scan", "sql"])
@@ -203,6 +206,7 @@ def test_a_wrong_output_is_refused_and_nothing_is_written(
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("db")
 def test_a_pipe_gets_csv_and_other_formats_on_request(tmp_path: Path, program: str) -> None:
     def piped(*arguments: str) -> bytes:
@@ -220,6 +224,7 @@ def test_a_pipe_gets_csv_and_other_formats_on_request(tmp_path: Path, program: s
     assert piped("--format", "table").count(b"user") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("db")
 @pytest.mark.parametrize("arguments", ["scan events", "scan events --format table --limit 1000", "history --json"])
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(tmp_path: Path, arguments: str) -> None:

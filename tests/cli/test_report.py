@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,12 @@ def test_a_page_is_whole_or_as_it_was(events: Cli, tmp_path: Path, monkeypatch: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "report.html"]
 
 
-def test_a_damaged_database_says_which_object_and_writes_nothing(events: Cli, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_damaged_database_says_which_object_and_writes_nothing(events: Cli, program: str, tmp_path: Path) -> None:
     for manifest in (tmp_path / "db" / "manifest").iterdir():
         manifest.write_bytes(b"{}")
-    done = events("report", "-o", tmp_path / "r.html", "--json")
-    assert done.code == 7
-    assert json.loads(done.out)["error"]["type"] == "CorruptionError"
+    command = [program, "report", "-o", str(tmp_path / "r.html"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done
+    assert json.loads(done.stdout)["error"]["type"] == "CorruptionError"
     assert not (tmp_path / "r.html").exists()

@@ -16,9 +16,8 @@ import pytest
 import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError
-from dolmen.ingest.delete_requests import apply_deletes, parse_request
+from dolmen.ingest.delete_requests import apply_deletes, compose, parse_request
 from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue
-from dolmen.ingest.request_tracking import compose
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 
@@ -164,6 +163,7 @@ def test_another_request_under_a_used_id_is_refused_and_the_same_one_is_not(
     assert (db.refresh(), db.table("events").count()) == (5, 8)
 
 
+@pytest.mark.slow
 def test_the_queue_of_sqs_takes_requests_and_a_too_large_one_is_told_what_to_do(
     cli: Cli, db: dolmen.Database, ministack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +198,7 @@ def test_the_queue_of_sqs_takes_requests_and_a_too_large_one_is_told_what_to_do(
     assert part > 100_000
 
 
+@pytest.mark.slow
 def test_a_request_that_was_given_up_says_why_and_sent_again_it_waits(
     cli: Cli, db: dolmen.Database, queue: Path
 ) -> None:

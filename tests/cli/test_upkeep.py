@@ -124,6 +124,7 @@ def test_the_debt_is_shown_at_a_glance_and_is_gone_after_a_round(events: Cli) ->
     assert "none" in events("stats").out
 
 
+@pytest.mark.slow
 def test_collection_says_what_would_go_and_then_deletes_it(events: Cli, tmp_path: Path) -> None:
     events("maintain")
     events("set", "retention=1h", "keep_versions=1")

@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console
 
 import dolmen
+from dolmen.base.records import replace
 from dolmen.cli.stats import DebtsWatcher, line_of, screen_of
 from support.tables import World
 
@@ -36,7 +37,7 @@ def world() -> World:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_look_is_one_request_while_nothing_is_committed(world: World, exact: bool) -> None:
-    watcher = DebtsWatcher(dolmen.Database(world.store, world.runtime), exact=exact)
+    watcher = DebtsWatcher(dolmen.Database(world.store, replace(world.runtime)), exact=exact)  # with an empty cache
     store: Any = world.store
     for expected in (2, 1, 1, 1):  # the first reads the manifest, too
         store.reset()
@@ -126,6 +127,7 @@ def start(database: str, *options: str, **streams: Any) -> subprocess.Popen[str]
     return subprocess.Popen([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True, **streams)
 
 
+@pytest.mark.slow
 def test_json_is_a_line_a_look_until_ctrl_c(database: str) -> None:
     watching = start(database, "--json", stdout=subprocess.PIPE)
     assert watching.stdout
@@ -147,6 +149,7 @@ def lines(process: subprocess.Popen[str]) -> Iterator[Any]:
         yield json.loads(line)
 
 
+@pytest.mark.slow
 def test_without_a_terminal_each_look_is_a_line(database: str) -> None:
     watching = start(database, stdout=subprocess.PIPE)
     assert watching.stdout
@@ -159,6 +162,7 @@ def test_without_a_terminal_each_look_is_a_line(database: str) -> None:
     assert (said, watching.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it(database: str) -> None:
     watching = start(database, "--json", stdout=subprocess.PIPE)
     assert watching.stdout
@@ -167,6 +171,7 @@ def test_a_reader_that_goes_away_ends_it(database: str) -> None:
     assert watching.wait(timeout=60) == 141
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_draws_in_place_and_ends_at_ctrl_c(database: str) -> None:
     here, there = pty.openpty()
     watching = start(database, stdout=there, env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"})
@@ -202,6 +207,7 @@ def test_an_interval_is_more_than_nothing_and_less_than_a_day(cli: Cli, interval
     assert (done.code, "give seconds" in done.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_database_that_does_not_exist_yet_is_watched(tmp_path: Path) -> None:
     watching = start(str(tmp_path / "new"), "--json", stdout=subprocess.PIPE)
     assert watching.stdout

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import POINTER_PUT
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError, UnknownOutcomeError

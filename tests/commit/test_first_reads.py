@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import dolmen
 
@@ -33,6 +34,7 @@ print(read)
 _PROCESSES = 4  # one of four died
 
 
+@pytest.mark.slow
 def test_threads_that_read_a_processs_first_manifest_at_once_all_read_it(tmp_path: Path) -> None:
     """What msgspec reads a type by was made by whoever came first, and half made for the others: a segmentation fault.
 

@@ -97,6 +97,7 @@ class Small:
         return metadata / commits / KIB, len(sizes.get("segment", ())) / commits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [4, 10, 20])
 def test_a_small_append_uploads_little_beside_its_rows(width: int) -> None:
     small = Small(width)
@@ -109,6 +110,7 @@ def test_a_small_append_uploads_little_beside_its_rows(width: int) -> None:
     assert small.store.gets == 0, "the process knows what it has written"
 
 
+@pytest.mark.slow
 def test_a_small_delete_uploads_little_beside_its_record() -> None:
     small = Small(10)
     for number in range(COMMITS):
@@ -129,6 +131,7 @@ def test_ids_of_requests_leave_as_history_and_files_do() -> None:
     assert {segment.kind for segment in small.segments()} >= {"files", "history", "applied"}
 
 
+@pytest.mark.slow
 def test_later_commits_upload_no_more_than_earlier_ones() -> None:
     small = Small(4)
     for _ in range(max(COMMITS, 600)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -12,6 +11,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 import dolmen
+from dolmen.base.records import replace
 from dolmen.commit.root_budget import MOST_MERGED
 from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Write
@@ -305,6 +305,7 @@ def test_an_id_that_was_spilled_is_still_applied_once_and_a_new_one_costs_the_bl
     assert "again" not in live(world, fresh)
 
 
+@pytest.mark.slow
 def test_history_reaches_back_to_the_first_version_in_one_get_more(world: World) -> None:
     writer = world.writer()
     fill(world, writer, 300)
@@ -347,6 +348,7 @@ def test_a_lost_response_followed_by_more_commits_than_stand_inline_is_still_fou
     assert world.newest.segments_of("history")
 
 
+@pytest.mark.slow
 def test_an_idle_table_leaves_the_root_and_comes_back_when_it_is_written_to(world: World) -> None:
     writer = world.writer()
     for number in range(60):
@@ -430,6 +432,7 @@ def test_a_spill_takes_in_the_segment_before_it_and_releases_it(free: World) -> 
     assert only.object not in fresh.store.gets, "the process knows what it has written"
 
 
+@pytest.mark.slow
 def test_segments_stay_few_without_any_merge_and_full_ones_are_left_alone(free: World) -> None:
     writer = free.writer()
     for number in range(2 * MOST_MERGED):
@@ -482,6 +485,7 @@ def test_a_spill_of_a_lost_attempt_is_used_again_if_what_it_had_taken_in_still_s
     assert free.newest.released[-1].version == free.newest.version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["missing", "damaged"])
 def test_a_segment_that_cannot_be_read_is_left_alone_and_stops_no_commit(free: World, what: str) -> None:
     writer = free.writer()
@@ -500,6 +504,7 @@ def test_a_segment_that_cannot_be_read_is_left_alone_and_stops_no_commit(free: W
     assert names_in(fresh, added) == inline[: added.count]
 
 
+@pytest.mark.slow
 def test_background_work_moves_nothing_early(free: World) -> None:
     writer = free.writer()
     last = about_to_join(free, writer)

@@ -53,6 +53,7 @@ def losing(world: World, rival: Writer, times: int) -> list[Behaviour]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("appenders", "deleters"), [(2, 0), (2, 2), (8, 0)])
 @pytest.mark.parametrize(("latency", "spread"), [(0.02, 0.5), (0.03, 0.0)])
 def test_no_process_starves_beside_others_that_commit_without_a_pause(

@@ -33,6 +33,7 @@ def earlier(world: World) -> list[bytes]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [kinds, spilled])
 def test_a_pointer_that_was_put_back_is_found_by_whoever_saw_it_further_on(build: object) -> None:
     world = build()  # type: ignore[operator]
@@ -134,6 +135,7 @@ def test_one_listing_tells_a_new_place_from_a_lost_pointer() -> None:
     assert there.lists == 0
 
 
+@pytest.mark.slow
 def test_verification_tells_of_heartbeats_that_can_not_be_read() -> None:
     world = spilled()
     for key in by_kind(world)["heartbeat"]:

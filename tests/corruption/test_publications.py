@@ -104,6 +104,7 @@ def damage(rng: random.Random, version: str, turn: int) -> tuple[MemoryBucket, s
     return bucket, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v2", "v3"])
 def test_damage_of_a_publication_is_reported_and_the_next_one_mends_it(version: str) -> None:
     kinds = set[str]()

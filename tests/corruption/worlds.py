@@ -1,6 +1,7 @@
 """Databases that hold every kind of object, each built once by production code, from one seed, with its own clock.
 
-- ``kinds``: many types, encodings and row groups, page index, Bloom filters, every kind of blob, inline and not;
+- ``kinds``: many types, encodings and row groups, page index, Bloom filters, every kind of blob, inline and not,
+  and a check;
 - ``spilled``: a life long enough for segments of all kinds, sections of idle tables, released trees, applied ids,
   intents of jobs that live, died, and are done;
 - ``kept``: what compaction, resolution, merging, collection, an overwrite and a change of the schema leave behind.
@@ -97,7 +98,7 @@ def kinds() -> World:
     db, earlier = place.db, list[bytes]()
     for name in ("t", "twin"):
         data = rows_of_many_types(rng, range(100))
-        db.create_table(name, data.schema, primary_key=["id", "kind"], sort_key=["at"])
+        db.create_table(name, data.schema, primary_key=["id", "kind"], sort_key="day(at) DESC, small NULLS FIRST")
         for start in (0, 60):
             _append(db, name, data.slice(start, 60), group_rows=30)
             earlier.append(_pointer(place))
@@ -110,6 +111,8 @@ def kinds() -> World:
         t.delete("id BETWEEN 55 AND 80", mode="positions")
         t.delete("id BETWEEN 93 AND 95", mode="positions")
         t.upsert(rows_of_many_types(rng, range(92, 105)))
+        t.delete("place.city = 'Lviv' AND NOT list_contains(tags, 3) AND id < 30")
+        t.add_check("near", "small < 100 OR list_contains(tags, 1)")
         earlier.append(_pointer(place))
         place.pass_hours(1)
     return _world("kinds", place, earlier)
@@ -188,7 +191,7 @@ def kept() -> World:
     db.resolve("t")
     db.compact("t")
     place.pass_hours(30)
-    over = db.create_table("over", _FEW, primary_key=["k"])
+    over = db.create_table("over", _FEW, primary_key=["k"], cluster_by="v, k")
     over.append(_few(rng, range(40)))
     over.delete("k = 7")
     earlier.append(_pointer(place))

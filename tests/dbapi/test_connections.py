@@ -56,6 +56,7 @@ ROW = tuple(value for _, value in VALUES.values())
 READ = (*ROW[:-1], str(UUID(int=17)))
 
 
+@pytest.mark.slow
 def test_values_come_back_as_they_were_given(connection: dbapi.SqlConnection) -> None:
     cursor = connection.cursor()
     marks = ", ".join("?" * len(ROW))
@@ -90,6 +91,7 @@ def test_a_colon_before_a_parameters_name_is_a_parameter(text: str, result: int)
     assert all(kept in written for kept in ("l[1:b]", "x::a", "':a'", "'a':b") if kept in text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -239,6 +241,7 @@ def test_pandas_reads_through_a_connection(connection: dbapi.SqlConnection) -> N
     assert [chunk.index.tolist() for chunk in chunks] == [[1], [2]]
 
 
+@pytest.mark.slow
 def test_threads_use_connections_of_their_own(url: str, connection: dbapi.SqlConnection) -> None:
     def add(number: int) -> int:
         own = dbapi.connect(url)

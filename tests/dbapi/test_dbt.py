@@ -86,7 +86,8 @@ def test_a_second_run_replaces_or_adds_and_new_columns_arrive(built: Project) ->
     )
     built.write(
         "models/last.sql",
-        "{{ config(materialized='external', plugin='dolmen', meta={'write': 'upsert', 'primary_key': 'id'}) }}\n"
+        "{{ config(materialized='external', plugin='dolmen', "
+        "meta={'write': 'upsert', 'primary_key': 'id', 'partition_by': 'bucket[2](id)'}) }}\n"
         "SELECT id, amount FROM {{ source('lake', 'events') }} WHERE id >= 5",
     )
     output = built.build()
@@ -95,6 +96,7 @@ def test_a_second_run_replaces_or_adds_and_new_columns_arrive(built: Project) ->
     assert [row["id"] for row in built.rows("recent", "id")] == [4, 4, 5, 5, 6]
     assert built.db.table("nothing").count() == 0
     assert [row["id"] for row in built.rows("last", "id")] == [5, 6]
+    assert built.db.table("last").partition_by == ("bucket[2](id)",)
     assert built.db.verify(deep=True).ok
 
 

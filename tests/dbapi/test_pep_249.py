@@ -181,7 +181,20 @@ def test_sizes_are_accepted_and_rows_have_no_ids(cursor: SqlCursor) -> None:
         ("SELECT * FROM beers", None, dbapi.ProgrammingError, errors.TableNotFoundError),
         ("SELEC 1", None, dbapi.ProgrammingError, errors.InputError),
         ("SELECT ?, ?", [1], dbapi.ProgrammingError, errors.InputError),
-        ("INSERT INTO keyed VALUES (?)", [1], dbapi.IntegrityError, errors.DuplicateKeyError),
+        ("INSERT INTO keyed (id) VALUES (?)", [1], dbapi.IntegrityError, errors.DuplicateKeyError),
+        ("INSERT INTO keyed (id) VALUES (NULL)", None, dbapi.IntegrityError, errors.ConstraintError),
+        ("INSERT INTO keyed (id) VALUES (?)", [None], dbapi.IntegrityError, errors.ConstraintError),
+        ("INSERT INTO keyed (id) SELECT NULL::BIGINT", None, dbapi.IntegrityError, errors.ConstraintError),
+        ("INSERT INTO keyed (id) VALUES (-5)", None, dbapi.IntegrityError, errors.ConstraintError),
+        ("UPDATE keyed SET n = NULL", None, dbapi.IntegrityError, errors.ConstraintError),
+        ("UPDATE keyed SET n = NULLIF(n, n)", None, dbapi.IntegrityError, errors.ConstraintError),
+        ("UPDATE keyed SET n = -n", None, dbapi.IntegrityError, errors.ConstraintError),
+        (
+            "MERGE INTO keyed t USING (SELECT 2 AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT VALUES (-2, 1)",
+            None,
+            dbapi.IntegrityError,
+            errors.ConstraintError,
+        ),
         ("INSERT INTO drinks (id) VALUES (?)", [1.5], dbapi.DataError, errors.Error),
         ("INSERT INTO drinks (nothing) VALUES (?)", [1.5], dbapi.DataError, errors.SchemaError),
         ("SELECT * FROM drinks AT (VERSION => 99)", None, dbapi.ProgrammingError, errors.VersionNotFoundError),
@@ -190,8 +203,8 @@ def test_sizes_are_accepted_and_rows_have_no_ids(cursor: SqlCursor) -> None:
 def test_errors_are_those_of_the_standard_with_dolmens_as_their_cause(
     cursor: SqlCursor, statement: str, parameters: Any, raised: type[Exception], cause: type[Exception]
 ) -> None:
-    cursor.execute("CREATE TABLE keyed (id BIGINT PRIMARY KEY)")
-    cursor.execute("INSERT INTO keyed VALUES (1)")
+    cursor.execute("CREATE TABLE keyed (id BIGINT PRIMARY KEY CHECK (id > 0), n INT NOT NULL DEFAULT 1 CHECK (n > 0))")
+    cursor.execute("INSERT INTO keyed (id) VALUES (1)")
     with pytest.raises(dbapi.DatabaseError) as found:
         cursor.execute(statement, parameters)
     assert type(found.value) is raised
@@ -226,3 +239,8 @@ def test_a_wrong_url_or_option_is_an_error_of_the_standard() -> None:
         dbapi.connect("memory://x", autocommit="yes")  # type: ignore[arg-type]
     with pytest.raises(dbapi.Error):
         dbapi.connect("s3://")
+
+
+def test_a_connection_runs_statements_as_those_of_sqlite3_do(connection: SqlConnection, cursor: SqlCursor) -> None:
+    found = connection.execute("SELECT name FROM drinks WHERE id < :most ORDER BY id", {"most": 2})
+    assert (found.connection, [row for (row,) in found]) == (connection, NAMES[:2])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pandas as pd
@@ -75,6 +76,7 @@ def test_urls_name_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         sa.create_engine("dolmen://shop").connect()
 
 
+@pytest.mark.slow
 def test_all_kinds_of_columns_come_back(engine: sa.Engine) -> None:
     METADATA.create_all(engine)
     METADATA.create_all(engine)
@@ -216,8 +218,100 @@ def test_checks_are_declared_reflected_and_kept(engine: sa.Engine) -> None:
         {"name": "positive", "sqltext": "n > 0"},
         {"name": "checked_check", "sqltext": "n < 100 OR text IS NOT NULL"},
     ]
-    with engine.begin() as connection, pytest.raises(sa.exc.DataError, match="the check 'positive' is FALSE"):
+    with engine.begin() as connection, pytest.raises(sa.exc.IntegrityError, match="the check 'positive' is FALSE"):
         connection.execute(sa.insert(checked).values(id=1, n=0))
     with engine.begin() as connection:
         connection.execute(sa.insert(checked).values(id=1, n=7))
         assert connection.scalar(sa.select(checked.c.n)) == 7
+
+
+def test_comments_and_defaults_are_declared_and_reflected(engine: sa.Engine) -> None:
+    columns = [
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False, comment="it's the key"),
+        sa.Column("n", sa.Integer, server_default="5"),
+        sa.Column("price", sa.Numeric(8, 2), server_default=sa.text("1.5")),
+        sa.Column("made", sa.DateTime(timezone=True), server_default=sa.func.now()),
+    ]
+    sa.Table("noted", sa.MetaData(), *columns, comment="a 'note'").create(engine)
+    inspector = sa.inspect(engine)
+    assert inspector.get_table_comment("noted") == {"text": "a 'note'"}
+    assert [(each["default"], each["comment"]) for each in inspector.get_columns("noted")] == [
+        (None, "it's the key"), ("'5'", None), ("'1.50'", None), ("now()", None)
+    ]  # fmt: skip
+    copy = sa.Table("noted", sa.MetaData(), autoload_with=engine).to_metadata(sa.MetaData(), name="copied")
+    copy.create(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(copy), {"id": 1})
+        assert connection.execute(sa.select(copy.c.n, copy.c.price)).all() == [(5, Decimal("1.50"))]
+        assert connection.scalar(sa.select(copy.c.made)).tzinfo is not None
+
+
+@pytest.mark.slow
+def test_only_what_the_primary_key_makes_unique_may_be_unique(engine: sa.Engine) -> None:
+    def table(name: str, *more: sa.SchemaItem, **of_id: bool) -> sa.Table:
+        columns = [
+            sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False, **of_id),
+            sa.Column("n", sa.Integer),
+        ]
+        return sa.Table(name, sa.MetaData(), *columns, *more)
+
+    table("fine", sa.UniqueConstraint("n", "id"), sa.Index("by_id", "id", unique=True), unique=True).create(engine)
+    for wrong in (sa.UniqueConstraint("n"), sa.Index("by_n", "n", unique=True)):
+        with pytest.raises(sa.exc.SQLAlchemyError, match="only the primary key is unique"):
+            table("wrong", wrong).create(engine)
+    assert sa.inspect(engine).get_table_names() == ["fine"]
+
+
+def test_operators_mean_what_they_say(engine: sa.Engine) -> None:
+    seven, two = sa.literal(7), sa.literal(2)
+    expressions = {
+        seven // two: 3,
+        -seven // two: -4,
+        seven / two: 3.5,
+        seven % two: 1,
+        seven.bitwise_xor(two): 5,
+        seven.bitwise_and(two): 2,
+        sa.literal("abab").regexp_replace("b", "x"): "axab",
+        sa.literal(None).is_distinct_from(seven): True,
+    }
+    with engine.connect() as connection:
+        for expression, value in expressions.items():
+            assert connection.scalar(sa.select(expression)) == value, str(expression)
+
+
+def test_json_has_paths_and_durations_are_added(engine: sa.Engine) -> None:
+    odd, day = 'a"b\\c.$[0]é/*~', timedelta(days=1, microseconds=3)
+    docs = sa.Table(
+        "docs",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("data", sa.JSON),
+        sa.Column("at", sa.DateTime),
+        sa.Column("took", sa.Interval),
+    )
+    rows = [
+        {"id": 1, "data": {odd: [1, {"deep": "it's"}], "n": 2.5, "ok": True}, "at": datetime(2026, 3, 1), "took": -day},
+        {"id": 2, "data": None, "at": None, "took": None},
+        {"id": 3, "data": {"n": None}, "at": datetime(1969, 12, 31), "took": timedelta(0)},
+    ]
+    with engine.begin() as connection:
+        docs.create(connection)
+        connection.execute(docs.insert(), rows)
+
+        def ask(*columns: Any) -> list[tuple[Any, ...]]:
+            return [tuple(row) for row in connection.execute(sa.select(*columns).order_by(docs.c.id))]
+
+        data = docs.c.data
+        assert ask(data[odd], data[(odd, 1, "deep")].as_string(), data["n"].as_float(), data["ok"].as_boolean()) == [
+            ([1, {"deep": "it's"}], "it's", 2.5, True), (None,) * 4, (None,) * 4
+        ]  # fmt: skip
+        assert ask(data[(odd, 0)].as_integer(), data[(odd, -1, "deep")])[0] == (1, "it's")
+        assert ask(docs.c.took, docs.c.at + day, docs.c.took - day, docs.c.at - docs.c.at)[0] == (
+            -day, datetime(2026, 3, 1) + day, -2 * day, timedelta(0)
+        )  # fmt: skip
+        assert ask(docs.c.at - docs.c.took, docs.c.took + docs.c.at) == [
+            (datetime(2026, 3, 1) + day, datetime(2026, 3, 1) - day), (None, None), (datetime(1969, 12, 31),) * 2
+        ]  # fmt: skip
+        found = connection.execute(sa.select(docs.c.id).where(data["n"].as_float() > 2, docs.c.took < timedelta(0)))
+        assert found.scalars().all() == [1]
+        assert connection.scalar(sa.select(sa.func.sum(docs.c.id) / sa.literal(Decimal("2.5")))) == Decimal("2.4")

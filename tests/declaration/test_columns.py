@@ -97,6 +97,13 @@ def test_a_column_is_dropped_in_the_commit_that_takes_it_out_of_key_and_settings
     assert (db.table("t").schema.names, db.table("t").sort_key) == (["id"], ())
 
 
+def test_a_struct_with_other_fields_is_refused_with_the_calls_that_change_it(db: dolmen.Database) -> None:
+    apply(db, {**PLAIN, "s": "STRUCT(a INT)"})
+    for other in ("STRUCT(a INT, b INT)", "STRUCT(a BIGINT)"):
+        with pytest.raises(SchemaError, match=r"add_column\('column.field', ...\)"):
+            plan(db, declared({**PLAIN, "s": other}))
+
+
 def test_a_rename_is_made_once_and_settings_follow(db: dolmen.Database) -> None:
     apply(db, PLAIN | {"on": "DATE"}, ttl="on 90d", sort_key="on")
     renamed = PLAIN | {"day": {"type": "DATE", "renamed_from": "on"}}
@@ -213,6 +220,7 @@ def random_columns(rng: random.Random, before: dict[str, Any]) -> dict[str, Any]
     return {name: fact for name, fact in columns.items() if name not in renamed}
 
 
+@pytest.mark.slow
 def test_random_declarations_one_after_the_other_give_what_the_last_one_says() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng = random.Random(SEED)

@@ -7,6 +7,8 @@ import os
 import random
 from typing import Any
 
+import pytest
+
 import dolmen
 from dolmen import declaration
 from dolmen.declaration import Declaration, plan
@@ -53,6 +55,7 @@ def meaning(properties: dict[str, Any], known: Any) -> dict[str, Any]:
     return {name: value_of(known[name], properties) for name in properties}
 
 
+@pytest.mark.slow
 def test_what_holds_is_what_the_last_declaration_says_and_again_there_is_nothing_to_do() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng = random.Random(SEED)

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs" / "adopt.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     code = "".join(re.findall(r"<!-- example: [a-z]+ -->\n```python\n(.*?)```", PAGE, re.DOTALL))
     assert code.count("db.adopt(") == PAGE.count("```python") + 1

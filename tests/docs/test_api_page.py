@@ -50,8 +50,8 @@ def owner(cls: type, name: str) -> type:
 
 
 def is_field(cls: type, name: str) -> bool:
-    """Whether it is the default of a dataclass's field, which the docstring of the class describes."""
-    return name in getattr(cls, "__dataclass_fields__", {})
+    """Whether it is a field of a dataclass or Struct: the docstring of the class describes fields."""
+    return name in getattr(cls, "__dataclass_fields__", getattr(cls, "__struct_fields__", ()))
 
 
 def members(cls: type) -> list[str]:

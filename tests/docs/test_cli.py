@@ -60,6 +60,7 @@ def test_the_page_has_every_example_of_the_help() -> None:
             assert any(line.startswith(example) for line in lines), example
 
 
+@pytest.mark.slow
 def test_every_command_has_an_example_that_its_help_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert EXAMPLES.keys() == commands().keys()
     for name, command in commands().items():
@@ -87,6 +88,7 @@ def test_every_command_is_in_the_module_that_it_is_imported_from() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_command_starts_without_the_modules_of_others() -> None:
     source = "import sys; from dolmen.cli.commands import command_line; command_line('scan'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

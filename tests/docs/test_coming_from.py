@@ -17,6 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith(("| to |", "|---"))]
 
 
+@pytest.mark.slow
 def test_each_line_of_the_last_column_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

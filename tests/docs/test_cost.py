@@ -24,6 +24,7 @@ def test_every_figure_of_the_page_follows_from_counted_requests(counted: Measure
     assert page(counted) == PAGE.read_text(), "write it anew: make cost"
 
 
+@pytest.mark.slow
 def test_what_readme_and_design_promise_is_what_is_counted(counted: Measured) -> None:
     assert counted.ingest + counted.ingest_file == Requests(3, 2), "data, manifest, pointer"
     assert counted.delete.puts == 3

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dolmen.base.units import DAY_US
 from dolmen.format.manifest import EMPTY, Erasure
 from dolmen.format.properties import DatabaseSettings
@@ -23,6 +25,7 @@ def block(kind: str, name: str, language: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     source = block("example", "erasure", "python") + block("example", "erased again", "python")
     done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False)

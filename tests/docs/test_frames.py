@@ -12,6 +12,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "example"),
     [
@@ -22,10 +23,13 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("versions.md", "versions"),
         ("updates.md", "updates"),
         ("replace-a-day.md", "replace a day"),
+        ("partitions.md", "partitions"),
+        ("sorting.md", "sorting"),
         ("python.md", "aio"),
         ("sql.md", "sql"),
         ("dbapi.md", "dbapi"),
         ("dbapi.md", "sqlalchemy"),
+        ("caching.md", "caching"),
     ],
 )
 def test_the_example_prints_what_it_says(page: str, example: str, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pyiceberg", "polars", "duckdb"])
 def test_a_recipe_shows_what_the_page_says(name: str, location: str, tmp_path: Path) -> None:
     if not PYTHON.exists():

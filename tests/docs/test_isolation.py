@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "isolation.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
     found = re.search(r"<!-- example: isolation -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert found

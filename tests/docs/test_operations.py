@@ -66,6 +66,7 @@ def test_parameters_and_outputs_that_the_page_names_are_there() -> None:
     assert named - known == set()
 
 
+@pytest.mark.slow
 def test_a_copy_made_while_others_write_is_whole(tmp_path: Path, database: Path) -> None:
     """The pointer is read first: what is committed behind the listing's back is not half in the copy."""
     path = script("backup.py", tmp_path)
@@ -100,6 +101,7 @@ def test_a_lost_pointer_is_written_anew(tmp_path: Path, database: Path, loss: st
     assert ids(database) == before
 
 
+@pytest.mark.slow
 def test_of_several_manifests_of_the_last_version_one_must_be_chosen(tmp_path: Path, database: Path) -> None:
     before = ids(database)
     store = LocalStore(database)

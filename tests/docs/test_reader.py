@@ -40,6 +40,7 @@ def test_the_commands_print_what_the_page_says(tmp_path: Path) -> None:
     assert promised[2].startswith("(no rows")
 
 
+@pytest.mark.slow
 def test_the_python_example_prints_what_the_page_says(tmp_path: Path) -> None:
     [example] = re.findall(r"<!-- example: reader -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     promised = re.findall(r"^print\(.*\)\s+# (.+)$", example, re.MULTILINE)

@@ -78,12 +78,14 @@ def run_python(name: str, directory: Path) -> tuple[str, list[str]]:
     return output, promised
 
 
+@pytest.mark.slow
 def test_the_first_example_prints_what_it_says(tmp_path: Path) -> None:
     output, promised = run_python("quick", tmp_path)
     assert promised == ["1", "2"]
     assert "4.0" in output
 
 
+@pytest.mark.slow
 def test_the_python_tour_prints_what_it_says(tmp_path: Path) -> None:
     output, promised = run_python("python", tmp_path)
     assert len(promised) >= 3
@@ -91,6 +93,7 @@ def test_the_python_tour_prints_what_it_says(tmp_path: Path) -> None:
     assert "Grace" not in output
 
 
+@pytest.mark.slow
 def test_the_shell_tour_runs(run_shell: RunShell, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     output = run_shell("shell", tmp_path)
@@ -98,6 +101,7 @@ def test_the_shell_tour_runs(run_shell: RunShell, tmp_path: Path) -> None:
     assert '"operation":"delete"' in output
 
 
+@pytest.mark.slow
 def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(run_shell: RunShell, tmp_path: Path) -> None:
     for name in ("examples", "functions"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -107,6 +111,7 @@ def test_the_tour_of_declared_tables_runs_and_deletes_what_it_asks_for(run_shell
     assert output.splitlines()[-1] == "3", "of 6 rows, 3 are of user 42"
 
 
+@pytest.mark.slow
 def test_the_tour_of_queues_runs(
     run_shell: RunShell, ministack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_table_names_the_tables_of_a_round(name: str) -> None:
     assert (quoted(ROWS[name][2]), quoted(ROWS[name][3])) == (set(sample(name).get("tables", ())), set())
 
 
+@pytest.mark.slow
 def test_the_commands_create_the_tables(tmp_path: Path) -> None:
     """What uploads the files is run before each test of a sample."""
     [commands] = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import dolmen
 from dolmen import Expression
@@ -25,6 +26,7 @@ def state(db: dolmen.Database) -> Any:
     return found, [(each.operation, each.counts, each.did) for each in db.history()]
 
 
+@pytest.mark.slow
 def test_statements_do_what_the_methods_do() -> None:
     section = PAGE.partition("## Statements and methods")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| `([^`]+)` \| `([^`]+)`", section, re.MULTILINE)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs" / "timestamps.md").read_text()
 HEADER = (
     "| version | what | files | tombstones | `row_ts` | `applied_through` | `last_delete_ts` | `unseen_delete_ts` "
@@ -16,6 +18,7 @@ HEADER = (
 )
 
 
+@pytest.mark.slow
 def test_the_table_shows_what_the_manifests_of_the_example_hold(tmp_path: Path) -> None:
     found = re.search(r"<!-- example: timestamps -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert found

@@ -92,6 +92,7 @@ def test_a_file_of_more_than_the_template_allows_is_rejected_at_once_where_it_li
     assert "20,000,000,000 bytes" in outcome["reason"]
 
 
+@pytest.mark.slow
 def test_a_file_too_large_for_the_time_out_is_given_up_alone(world: World) -> None:
     world.create()
     pipeline = Pipeline(world)

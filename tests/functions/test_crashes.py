@@ -56,6 +56,7 @@ def inject(world: World, function: str, countdown: Countdown) -> None:
     world.functions[function]._open = opened  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_ingest_survives_a_crash_at_every_step(world: World) -> None:
     world.create()
     round_ = 0
@@ -84,6 +85,7 @@ def test_ingest_survives_a_crash_at_every_step(world: World) -> None:
     assert {report["line"] for report in world.rejects().values()} == {3}
 
 
+@pytest.mark.slow
 def test_rows_are_quarantined_once_whenever_a_crash_comes(world: World) -> None:
     world.create()
     world.database.table("events").set(ingest_on_bad_row="quarantine", ingest_landing="expire")

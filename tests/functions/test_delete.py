@@ -62,6 +62,7 @@ def test_a_request_that_fails_for_one_of_its_tables_deletes_from_none(filled: Wo
     assert filled.versions("delete") == 1
 
 
+@pytest.mark.slow
 def test_five_hundred_requests_are_one_commit(filled: World) -> None:
     bodies = [{"table": "events", "where": {"id": n // 6}, "request_id": f"r-{n}"} for n in range(400)]
     bodies += [{"table": "events", "where": f"id BETWEEN {n} AND {n}", "request_id": f"s-{n}"} for n in range(70, 170)]

@@ -85,3 +85,21 @@ def test_settings_name_columns_and_no_changes(hive: World) -> None:
         table.set(ingest_hive="day,,")
     with pytest.raises(SchemaError, match="have all columns inside"):
         table.set(ingest_mode="cdc", cdc_envelope="flat", cdc_sequence="id")
+
+
+def test_a_table_that_its_first_file_creates_has_the_columns_of_its_folders(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOLMEN_AUTO_CREATE", "1")
+    first = world.drop("made/day=2026-11-27/Country=DE/hour=07/1.csv", "id,Day\n1,2026-11-27\n")
+    assert world.ingest(first) == []
+    assert world.ingest(world.drop("made/day=2026-11-28/country=FR/hour=08/2.csv", "id,Day\n2,2026-11-28\n")) == []
+    assert world.rows("made") == [
+        {"id": 1, "Day": date(2026, 11, 27), "Country": "DE", "hour": "07"},
+        {"id": 2, "Day": date(2026, 11, 28), "Country": "FR", "hour": "08"},
+    ]
+    world.ingest(world.drop("twice/a=1/A=2/1.csv", "id\n1\n"), world.drop("made/3.csv", "id,Day\n3,2026-11-28\n"))
+    reasons = [report["reason"] for report in world.rejects().values()]
+    assert any("give 'A' twice" in each for each in reasons)
+    assert any("no folder has a value of column" in each for each in reasons)
+    assert world.database.tables() == ["made"]

@@ -82,6 +82,7 @@ def test_the_version_that_was_ingested_is_tagged_and_no_other(s3_world: World, s
     assert tags(s3, s3_world, second) == {}
 
 
+@pytest.mark.slow
 def test_an_object_that_was_overwritten_or_removed_gets_no_tag(s3_world: World, s3: Any) -> None:
     landing, drop = Landing(s3_world.url), dropped(s3_world)
     overwrite(s3_world, b"id\n2\n")

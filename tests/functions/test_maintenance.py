@@ -50,6 +50,7 @@ def test_a_round_resolves_and_compacts_every_table_and_changes_no_row(filled: Wo
     assert {name: filled.rows(name) for name in ("a", "b", "c")} == before
 
 
+@pytest.mark.slow
 def test_a_second_round_finds_nothing_to_do_and_makes_no_version(filled: World) -> None:
     version = filled.call("compact")["version"]
     told = len(filled.listener.entries)
@@ -67,6 +68,7 @@ def test_a_schedule_may_name_tables_and_steps(filled: World) -> None:
     assert files(filled) == {"a": 6, "b": 6, "c": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "event", "phrase"),
     [
@@ -109,6 +111,7 @@ def test_without_time_nothing_is_begun_and_the_next_call_does_it_all(filled: Wor
     assert files(filled) == {"a": 1, "b": 1, "c": 1}
 
 
+@pytest.mark.slow
 def test_it_stops_in_time_wherever_time_runs_out_and_goes_on_at_the_next_call(filled: World) -> None:
     """The time jumps to its end at the n-th look at the clock, for every n: all is done in the end, none is lost."""
     before = {name: filled.rows(name) for name in ("a", "b", "c")}
@@ -173,6 +176,7 @@ def test_metrics_tell_of_what_was_done_and_what_is_left(filled: World, capsys: p
     assert (told["StepsFailed"], told["RoundsUnfinished"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_collection_deletes_what_expired_versions_alone_needed(
     filled: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +217,7 @@ def test_before_there_is_a_database_there_is_nothing_to_do(world: World) -> None
     assert world.call("gc") == {"finished": True, "version": 0}
 
 
+@pytest.mark.slow
 def test_both_work_on_a_real_server(s3_world: World) -> None:
     s3_world.create("a")
     for n in range(3):

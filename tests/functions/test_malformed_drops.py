@@ -59,6 +59,7 @@ def test_there_are_many_causes() -> None:
     assert len(Counter(file.cause for file in DROPPED_FILES)) >= 30
 
 
+@pytest.mark.slow
 def test_all_of_them_delivered_again_change_nothing(world: World) -> None:
     world.create("table_0", _SCHEMAS[0], primary_key=None)
     records = [world.drop(f"table_0/{file.name}", file.data) for file in DROPPED_FILES[:10]]

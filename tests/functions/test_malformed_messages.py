@@ -129,6 +129,7 @@ STRANGE_NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_strange_keys_are_ingested_or_rejected_as_any_other(s3_world: World) -> None:
     """On S3 a key is a name and no path: each is read, and its copy among the rejects holds the same bytes."""
     s3_world.create()

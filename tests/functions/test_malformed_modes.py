@@ -20,6 +20,7 @@ from support.malformed_case import as_parquet
 from support.malformed_files import DROPPED_FILES, USERS
 
 
+@pytest.mark.slow
 def test_each_malformed_file_gives_up_its_bad_rows_or_is_rejected_whole(world: World) -> None:
     """With quarantine, what has a bad row is ingested without it, and what is bad as a whole is rejected."""
     files = [file for file in DROPPED_FILES if file.schema is USERS][:: 1 if os.environ.get("DOLMEN_LONG") else 3]
@@ -118,6 +119,7 @@ FLAT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["reject_file", "quarantine"])
 def test_bad_changes_are_kept_aside_and_good_ones_are_applied(world: World, policy: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("small", pa.int8()), ("lsn", pa.int64())])
@@ -220,6 +222,7 @@ def _bombs() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_files_that_unpack_to_more_than_they_may_are_rejected_and_block_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.drops import drop_ingestion
-from dolmen.ingest.drops.drop_ingestion import upsert_in_batches
 from dolmen.ingest.formats.formats import SourceFile
+from dolmen.rows.write import row_input
 from support.functions import World
 from support.ministack import boto3_client
 from support.proxy import Proxy
@@ -48,15 +47,14 @@ def test_files_of_one_batch_win_in_the_order_of_their_events(world: World) -> No
     assert world.versions("ingest") == 1
 
 
-@pytest.mark.parametrize("limits", [{"UPSERT_ROWS": 3}, {"UPSERT_BYTES": 100}])
-def test_a_file_too_large_for_one_upsert_is_several_of_one_commit(
+@pytest.mark.parametrize("limits", [{"PART_KEYS": 3, "_FOLD_ROWS": 3}, {"PART_BYTES": 40, "_FOLD_BYTES": 40}])
+def test_a_file_too_large_for_one_part_is_several_of_one_commit(
     world: World, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
     world.create()
     world.database.table("events").set(ingest_mode="upsert")
-    options = {f"max_{name.removeprefix('UPSERT_').lower()}": limit for name, limit in limits.items()}
-    limited = lambda *arguments: upsert_in_batches(*arguments, **options)  # noqa: E731
-    monkeypatch.setattr("dolmen.ingest.drops.drop_ingestion.upsert_in_batches", limited)
+    for name, limit in limits.items():
+        monkeypatch.setattr(row_input, name, limit)
     body = "".join(f'{{"id": {n % 8}, "user_id": {n}}}\n' for n in range(20))
     monkeypatch.setattr("dolmen.ingest.drops.drop_ingestion.SourceFile", partial(SourceFile, block_bytes=100))
     assert world.ingest(world.drop("events/a.jsonl", body)) == []
@@ -67,33 +65,13 @@ def test_a_file_too_large_for_one_upsert_is_several_of_one_commit(
     assert world.versions("ingest") == 1
 
 
-def test_a_portion_holds_so_many_rows_and_bytes_and_at_least_one_batch() -> None:
-    batches = [pa.record_batch({"id": pa.array(range(n), pa.int64())}) for n in (5, 1, 1, 9)]
-    taken: list[list[int]] = []
-
-    class Table:
-        def upsert(self, rows: pa.RecordBatchReader, request: str, leave_out_erased: bool) -> None:
-            taken.append([batch.num_rows for batch in rows])
-
-    def portions(**limits: int) -> list[list[int]]:
-        taken.clear()
-        reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
-        table: Any = Table()
-        upsert_in_batches(table, reader, "request", **limits)
-        return list(taken)
-
-    assert portions() == [[5, 1, 1, 9]]
-    assert portions(max_rows=6) == [[5, 1], [1], [6], [3]]
-    assert portions(max_rows=4) == [[4], [1, 1, 1], [4], [4], [1]]
-    assert portions(max_bytes=20) == [[5], [1, 1], [9]]
-
-
 def test_a_key_that_is_null_rejects_the_file_with_its_place_also_in_a_later_portion(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.create()
     world.database.table("events").set(ingest_mode="upsert")
-    monkeypatch.setattr(drop_ingestion, "UPSERT_ROWS", 2)
+    monkeypatch.setattr(row_input, "_FOLD_ROWS", 1)
+    monkeypatch.setattr(row_input, "PART_KEYS", 1)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n2,2,x\n3,3,x\n,4,x\n")) == []
     [report] = world.rejects().values()
     assert (report["line"], report["row"], report["column"]) == (5, 4, "id")

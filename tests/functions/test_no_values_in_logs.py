@@ -98,6 +98,7 @@ PREDICATES = [
 ]
 
 
+@pytest.mark.slow
 def test_values_of_delete_requests_are_in_no_log(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.database.create_table("typed", TYPED, primary_key="id")
     world.database.create_table("keyless", pa.schema([("id", pa.int64())]))
@@ -224,6 +225,7 @@ def test_values_of_files_are_in_no_log(
     assert_silent(world, capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["reject_file", "quarantine"])
 def test_values_of_changes_are_in_no_log(world: World, capsys: pytest.CaptureFixture[str], policy: str) -> None:
     """Of files of changes, and of rows that are put aside."""
@@ -241,6 +243,7 @@ def test_values_of_changes_are_in_no_log(world: World, capsys: pytest.CaptureFix
     assert_silent(world, capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_values_of_events_are_in_no_log(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.create()
     bodies: list[Any] = []

@@ -77,6 +77,7 @@ def test_a_lost_response_to_the_commit_fails_nobody(s3_world: World, proxy: Prox
     assert s3_world.versions("ingest") == 1
 
 
+@pytest.mark.slow
 def test_a_commit_that_fails_fails_exactly_the_records_in_it(s3_world: World, proxy: Proxy) -> None:
     s3_world.create()
     done = s3_world.drop("events/done.csv", f"{HEAD}0,1,x\n")

@@ -53,6 +53,7 @@ def test_a_key_as_long_as_keys_can_be_can_be_rejected(s3_world: World) -> None:
     assert report["file"] == path
 
 
+@pytest.mark.slow
 def test_a_large_reject_is_copied_in_bounded_pieces(s3_world: World, proxy: Proxy) -> None:
     body = b"id,user_id,kind\n" + b"1,1,x\n" * 2_000_000 + b"oops\n"
     s3_world.create()

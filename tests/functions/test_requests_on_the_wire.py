@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from support.functions import World
 from support.proxy import Proxy
 
@@ -60,6 +62,7 @@ def test_a_batch_for_a_new_table_costs_what_any_batch_costs(s3_world: World, pro
     assert (asked["HEAD rejected"], asked["GET rejected"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_file_that_waits_for_its_table_is_not_read(s3_world: World, proxy: Proxy) -> None:
     s3_world.create("others")
     record = s3_world.drop("events/1.csv", f"{HEAD}1,1,x\n")

@@ -32,6 +32,7 @@ def samples(ministack: str, s3_world: World) -> Iterator[World]:
         yield s3_world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INGESTED)
 def test_a_sample_event_becomes_rows_once(samples: World, name: str) -> None:
     for _ in range(2):
@@ -52,6 +53,7 @@ def test_a_sample_of_deletes_is_applied_in_one_commit(samples: World, name: str)
     assert samples.versions("delete") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SCHEDULED))
 def test_the_samples_of_schedules_are_what_the_scheduled_functions_take(samples: World, name: str) -> None:
     for n in range(5):

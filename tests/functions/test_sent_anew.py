@@ -6,11 +6,12 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.ingest.batch import MAX_TABLE_TRIES
 from dolmen.ingest.queues import OutgoingMessage, SqsQueue
 from dolmen.service.functions import deliveries
@@ -149,6 +150,7 @@ def test_a_drop_without_a_table_is_sent_anew_later_and_later_and_then_rejected(
     assert (ingest.receive(), ingest.letters()) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_drop_whose_table_is_created_while_it_waits_is_ingested(
     queues: Callable[[str], Queues], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +272,7 @@ def test_a_message_of_which_the_function_died_again_and_again_is_given_up(
     assert f"died {MAX_CRASHES} times" in reason
 
 
+@pytest.mark.slow
 def test_without_an_answer_from_sqs_the_queue_delivers_again(
     queues: Callable[[str], Queues], world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

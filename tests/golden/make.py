@@ -667,6 +667,44 @@ def checks(place: Place) -> None:
 
 
 @case
+def partitions(place: Place) -> None:
+    """Files of one partition and of several, with hashes and long texts in entries and segments; another setting."""
+    place.db.set(root_bytes="4KB")
+    columns = pa.schema([ID, ("at", pa.timestamp("us")), ("day", pa.date32()), ("name", pa.string())])
+    t = place.db.create_table("t", columns, partition_by="month(at), bucket[4](id)", properties={"partition_files": 6})
+    rows = {"id": [*range(40)], "name": [None, "n" * 40, "m" * 40, ""] * 10}
+    rows |= {"at": [temporal([n * 10**12], pa.timestamp("us"))[0] for n in range(40)]}
+    rows |= {"day": [temporal([n // 9], pa.date32())[0] for n in range(40)]}
+    t.append(pa.table(rows, columns))
+    t.set(partition_by="name, bucket[3](day)")
+    t.append(pa.table(rows, columns).slice(0, 9))
+    place.db.compact()
+    t.widen_column("day", pa.timestamp("us"))
+    t.rename_column("name", "Long Name")
+    t.delete("id = 7")
+    t.append(pa.table({"id": [40], "day": temporal([0], pa.timestamp("us"))}))
+
+
+@case
+def sort_orders(place: Place) -> None:
+    """Files of several orders, of each kind of term, and one that compaction merged; compressed in several ways."""
+    columns = pa.schema([ID, ("at", pa.timestamp("us")), ("name", pa.string()), ("x", pa.float64())])
+    t = place.db.create_table("t", columns, sort_key="day(at) DESC NULLS FIRST, id")
+    rows = {"id": [*range(40)], "name": [None, "n\0", "n", ""] * 10, "x": [None, -0.0, 1.5, float("nan"), 0.0] * 8}
+    rows |= {"at": [temporal([n * 10**10], pa.timestamp("us"))[0] for n in range(39)] + [None]}
+    t.append(pa.table(rows, columns))
+    t.set_sort_key(["name DESC", "x DESC NULLS FIRST"])
+    for codec in ("snappy", "gzip(9)", "none", "lz4", "zstd(3)"):
+        t.set(compression=codec)
+        t.append(pa.table(rows, columns))
+    t.delete("id < 20")
+    place.db.compact()
+    t.set_sort_key("bucket[4](id), truncate[1](name) DESC")
+    t.rename_column("name", "Long Name")
+    t.append(pa.table({"id": [41, 40], "Long Name": ["a", "b"]}))
+
+
+@case
 def computed_defaults(place: Place) -> None:
     """Columns whose defaults writers compute. Rows older than the column have the time of the commit, or NULL."""
     table = place.db.create_table("logins", pa.table({"id": [1, 2]}))
@@ -721,6 +759,50 @@ def fields_and_functions(place: Place) -> None:
     t.rename_column("home", "house")
     t.delete("house.zip = '2'")
     t.drop_column("house")
+
+
+@case
+def elements_of_lists(place: Place) -> None:
+    """Tombstones that ask for an element of a list: of each kind of value, in structs, of columns that change."""
+    lists = {
+        "texts": pa.array([["a", None], [], None, ["ä", "a"], [None]], pa.list_(pa.string())),
+        "floats": pa.array([[0.1], [math.nan, -0.0], None, [None], []], pa.list_(pa.float32())),
+        "numbers": pa.array([[1, 2], [None], None, [-128], [127]], pa.list_(pa.int8())),
+        "amounts": pa.array([[Decimal("0.10")], [], None, [None], [Decimal("-9.99")]], pa.list_(pa.decimal128(9, 2))),
+    }
+    times = temporal([0, -1, 2_505_600_000_000, 1], pa.timestamp("us", "UTC"))
+    days = temporal([0, -719_528, 30, 1], pa.date32())
+    offsets = pa.array([0, 2, 2, 3, 3, 4], pa.int32())
+    homes = [{"zip": ["1", None]}, {"zip": None}, None, {"zip": []}, {"zip": ["1", "2"]}]
+    data = pa.table(
+        {
+            "id": pa.array(range(5), pa.int64()),
+            **lists,
+            "times": pa.ListArray.from_arrays(offsets, times),
+            "days": pa.ListArray.from_arrays(offsets, days),
+            "home": pa.array(homes, pa.struct([("zip", pa.list_(pa.string()))])),
+        }
+    )
+    t = place.db.create_table("t", data.schema)
+    t.append(data)
+    version = place.db.version
+    for condition in (
+        "list_contains(texts, 'a')", "NOT list_contains(texts, 'a')", "list_contains(floats, 0.1)",
+        "list_contains(floats, 'nan')", "list_contains(floats, 0)", "list_contains(numbers, 127)",
+        "list_contains(numbers, 300) OR NOT list_contains(numbers, 2e0)", "list_contains(amounts, 0.1)",
+        "list_contains(amounts, -9.99e0)", "list_contains(times, TIMESTAMPTZ '1970-01-01 00:00:00+00')",
+        "list_contains(days, DATE '1970-01-31')", "list_contains(home.zip, '2')",
+    ):  # fmt: skip
+        with place.db.transaction() as tx:
+            tx.table("t").restore(version)
+            tx.table("t").delete(condition)
+    t.restore(version=version)
+    t.delete("list_contains(numbers, 127)")
+    t.widen_column("numbers.element", pa.int64())
+    t.rename_column("home.zip", "codes")
+    t.delete("list_contains(home.codes, '2') OR list_contains(numbers, 1)")
+    t.drop_column("home")
+    t.rename_column("texts", "words")
 
 
 def main() -> None:

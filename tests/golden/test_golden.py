@@ -36,6 +36,7 @@ def write(objects: dict[str, bytes], directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_dolmen_shows_the_rows_that_were_stored(name: str, tmp_path: Path) -> None:
     stored = stored_lines(name)
@@ -46,6 +47,7 @@ def test_dolmen_shows_the_rows_that_were_stored(name: str, tmp_path: Path) -> No
     assert report.ok, report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_the_second_reader_shows_the_rows_that_were_stored(name: str) -> None:
     assert to_lines(shown_by_second_reader(unpack(name))) == stored_lines(name)

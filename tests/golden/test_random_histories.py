@@ -16,7 +16,7 @@ from dolmen_simulator.simulation import simulate
 from support.aging import Place
 from support.altered_history import in_memory
 from support.random_predicates import random_predicate
-from support.random_tables import FLAT, STRUCTS, random_table
+from support.random_tables import FLAT, LISTS, STRUCTS, random_table
 from support.second_reader import check_versions
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
@@ -31,6 +31,7 @@ def objects(bucket: MemoryBucket, key: str) -> bytes:
     return bucket.objects[key].body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(SIMULATED))
 def test_simulated_histories(number: int) -> None:
     """Many writers, upkeep, collection, changes of columns and of a source, erasures, tags, restores, clones."""
@@ -57,7 +58,7 @@ def test_deletes_by_random_predicates(number: int) -> None:
     """Whether a predicate is TRUE for a row is specified without a doubt."""
     rng = random.Random(f"{SEED} {number}")
     place = Place()
-    data = random_table(rng, 12, (*FLAT, *STRUCTS))
+    data = random_table(rng, 12, (*FLAT, *STRUCTS, *rng.sample(list(LISTS), 4)))
     table = place.db.create_table("t", data.schema)
     table.append(data)
     version = place.db.version

@@ -44,6 +44,7 @@ def metrics(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
     return {name: value[0] for name, value in line.items() if isinstance(value, list) and len(value) == 1}
 
 
+@pytest.mark.slow
 def test_a_large_plan_becomes_a_job_and_all_else_is_done_here(
     filled: Handing, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_large_plan_becomes_a_job_and_all_else_is_done_here(
     assert filled.world.log_entries("job started")[0]["table"] == "big"
 
 
+@pytest.mark.slow
 def test_while_a_job_is_alive_its_table_is_left_alone_even_when_little_is_left(filled: Handing) -> None:
     filled.world.call("compact")
     [run] = filled.runs("dolmen-compact-")
@@ -77,6 +79,7 @@ def test_while_a_job_is_alive_its_table_is_left_alone_even_when_little_is_left(f
     assert len(filled.runs("dolmen-compact-")) == 1
 
 
+@pytest.mark.slow
 def test_after_a_run_that_failed_the_function_goes_on_as_well_as_it_can(
     filled: Handing, capsys: pytest.CaptureFixture[str]
 ) -> None:

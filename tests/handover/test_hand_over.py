@@ -164,6 +164,7 @@ def test_a_record_that_is_written_again_after_the_job_adds_nothing(handing: Hand
     assert handing.handed() == []
 
 
+@pytest.mark.slow
 def test_two_invocations_at_once_start_one_job(handing: Handing) -> None:
     world = handing.world
     for round_ in range(3):
@@ -185,6 +186,7 @@ def test_two_invocations_at_once_start_one_job(handing: Handing) -> None:
     assert len(world.ids()) == 3 * 4 * 20
 
 
+@pytest.mark.slow
 def test_a_message_is_not_acknowledged_when_its_record_cannot_be_written(handing: Handing) -> None:
     world = handing.world
     records = [world.drop("events/large.csv", large(100)), world.drop("events/small.csv", small(1))]
@@ -264,6 +266,7 @@ def test_while_many_messages_wait_everything_goes_to_one_job(
     assert len(handing.runs()) == 1
 
 
+@pytest.mark.slow
 def test_a_backlog_that_cannot_be_asked_is_none_and_is_told(
     handing: Handing, queue: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -368,6 +371,7 @@ def announced(handing: Handing, name: str, first: int) -> list[Drop]:
 # ---- on S3 ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_on_s3_a_record_is_one_conditional_put_before_the_answer(s3_handing: Handing) -> None:
     world = s3_handing.world
     drops = [world.drop("events/large.csv", large(100)), world.drop("events/small.csv", small(1))]

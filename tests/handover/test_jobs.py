@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.service.handover.emr_serverless import (
     JobRun,

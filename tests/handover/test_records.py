@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.errors import CorruptionError, InputError, UnsupportedFormatError
 from dolmen.ingest.announcements import Drop
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords

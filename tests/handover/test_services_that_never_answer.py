@@ -38,6 +38,7 @@ def hole(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlackHole]:
         yield hole
 
 
+@pytest.mark.slow
 def test_files_are_ingested_when_the_queue_never_says_how_many_wait(
     handing: Handing, hole: BlackHole, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_large_files_are_noted_when_no_job_can_be_asked_for(
     assert metrics(capsys, "JobStartsFailed") == [1]
 
 
+@pytest.mark.slow
 def test_a_function_that_has_too_little_time_left_leaves_the_job_to_the_schedule(
     handing: Handing, hole: BlackHole
 ) -> None:

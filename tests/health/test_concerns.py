@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.maintenance.health.health import (
     DeleteCost,

@@ -106,6 +106,7 @@ def test_figures_are_those_of_the_live_files_wherever_their_entries_are(seed: in
     assert found.deletes.rows == sum(file.rows for file in hidden)
 
 
+@pytest.mark.slow
 def test_the_slowdown_goes_by_files_deletes_and_their_kind() -> None:
     def slowdown(files: int, deletes: list[str]) -> float:
         world = World()

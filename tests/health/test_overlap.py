@@ -40,6 +40,7 @@ def counted(ranges: list[tuple[Any, Any]]) -> list[int]:
     return depths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("spilled", [False, True], ids=["inline", "spilled"])
 def test_depths_are_those_of_counting_file_by_file(kind: str, spilled: bool) -> None:

@@ -251,6 +251,7 @@ def test_numbers_are_said_as_people_say_them(told: str, words: str) -> None:
     assert told == words
 
 
+@pytest.mark.slow
 def test_a_hostile_health_is_hostile() -> None:
     found: Any = hostile(busy_health())
     assert HOSTILE in found.url

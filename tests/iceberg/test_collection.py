@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 
 from dolmen import Table
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.layout import RESERVED_TAGS

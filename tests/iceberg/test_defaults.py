@@ -44,6 +44,7 @@ def test_spark_loses_no_rows(published: tuple[dolmen.Table, str], spark_reader: 
         assert rows_of(found) == expected(table, condition), condition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_other_readers_lose_none(published: tuple[dolmen.Table, str], readers: IcebergReaders, reader: str) -> None:
     table, location = published

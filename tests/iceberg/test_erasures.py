@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.format.receipts import Receipt, receipt_key
 from support.aging import Place
 from support.erased import SCHEMA, collect_own, holders, maintain, people

@@ -83,6 +83,7 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": list(ids), "name": [f"name {id_}" for id_ in ids]}, SCHEMA)
 
 
+@pytest.mark.slow
 def test_a_publication_is_registered_and_follows_the_table(lake: Lake, readers: IcebergReaders) -> None:
     table = lake.open().table("t")
     first = table.publish_iceberg(glue=lake.name)
@@ -119,6 +120,7 @@ def test_the_environment_names_the_glue_database(lake: Lake, monkeypatch: pytest
     assert GlueCatalog.of("file:///there", None) is None, "the variable is for databases in S3"
 
 
+@pytest.mark.slow
 def test_what_others_wrote_into_the_entry_stays(lake: Lake) -> None:
     table = lake.open().table("t")
     table.publish_iceberg(glue=lake.name)
@@ -181,6 +183,7 @@ def test_when_glue_fails_the_publication_is_there_its_lag_is_seen_and_the_next_o
     assert db.stats().tables["t"].published_version == appended
 
 
+@pytest.mark.slow
 def test_an_entry_that_another_writer_changed_is_made_right(lake: Lake, readers: IcebergReaders) -> None:
     table = lake.open().table("t")
     found = table.publish_iceberg(glue=lake.name)
@@ -194,6 +197,7 @@ def test_an_entry_that_another_writer_changed_is_made_right(lake: Lake, readers:
     assert lake.ids(readers) == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["append", "delete", "alter"])
 def test_pyiceberg_finds_no_place_for_new_files_not_even_for_metadata(
     what: str, lake: Lake, readers: IcebergReaders
@@ -227,6 +231,7 @@ def publication_of(db: Database, found: IcebergPublication) -> tuple[Any, Any]:
     return directory, directory.newest().metadata
 
 
+@pytest.mark.slow
 def test_a_new_table_of_the_name_takes_it_over_and_a_late_publisher_of_the_old_one_does_not(
     lake: Lake, readers: IcebergReaders
 ) -> None:
@@ -240,6 +245,7 @@ def test_a_new_table_of_the_name_takes_it_over_and_a_late_publisher_of_the_old_o
     assert lake.entry()["Parameters"]["metadata_location"] == found.metadata_location
 
 
+@pytest.mark.slow
 def test_a_renamed_table_is_registered_under_its_new_name(lake: Lake, readers: IcebergReaders) -> None:
     db = lake.open()
     db.table("t").publish_iceberg(glue=lake.name)
@@ -250,6 +256,7 @@ def test_a_renamed_table_is_registered_under_its_new_name(lake: Lake, readers: I
     assert lake.ids(readers, "t") == [1, 2, 3], "the old entry stays until somebody drops it, or a table has its name"
 
 
+@pytest.mark.slow
 def test_of_racing_publishers_none_is_lost_and_none_goes_back(lake: Lake, readers: IcebergReaders) -> None:
     numbers: list[int] = []
 

@@ -23,10 +23,20 @@ HISTORIES = 200 if LONG else 1
 SPARK_HISTORIES = 200 if LONG else 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenth", range(10 if LONG else 4))
 def test_readers_see_every_published_version_as_it_is(tenth: int, readers: IcebergReaders) -> None:
     for number in range(tenth * HISTORIES, (tenth + 1) * HISTORIES):
         assert run_history(f"{SEED} {number}", readers, PREDICATES if LONG else 1)["histories"] == 1, number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tenth", range(10 if LONG else 2))
+def test_readers_see_every_version_of_partitioned_tables(tenth: int, readers: IcebergReaders) -> None:
+    histories = 300 if LONG else 1
+    for number in range(tenth * histories, (tenth + 1) * histories):
+        counts = run_history(f"partitions {SEED} {number}", readers, PREDICATES if LONG else 2, partitioned=True)
+        assert counts["histories"] == 1, number
 
 
 def columns_for_spark(history: PublishedHistory, found: IcebergPublication) -> list[pa.Field]:
@@ -42,7 +52,8 @@ def columns_for_spark(history: PublishedHistory, found: IcebergPublication) -> l
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(SPARK_HISTORIES))
 def test_spark_sees_every_published_version_as_it_is(number: int, spark_reader: SparkProcess, tmp_path: Path) -> None:
-    history = PublishedHistory(random.Random(f"spark {SEED} {number}"), str(tmp_path / "db"))
+    rng = random.Random(f"spark {SEED} {number}")
+    history = PublishedHistory(rng, str(tmp_path / "db"), partitioned=number % 2 == 0)
     for _ in range(STEPS):
         history.step()
         if history.rng.random() < 0.5:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import pytest
+
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.draft import Draft
@@ -40,6 +42,7 @@ def opened(store: CountingStore) -> Database:
     return found
 
 
+@pytest.mark.slow
 def test_a_small_commit_to_a_table_of_segments_is_published_without_reading_them() -> None:
     store = CountingStore(MemoryStore())
     entry = many_files(store, SEGMENTS, FILES // SEGMENTS).tables["t"]

@@ -113,6 +113,7 @@ def test_only_the_published_version_is_pinned(db: Database) -> None:
     assert table.publish_iceberg().version == pins(db)[0]
 
 
+@pytest.mark.slow
 def test_a_published_version_survives_collection_when_it_has_expired(db: Database, readers: IcebergReaders) -> None:
     table = db.table("t")
     db.set(retention="1s", keep_versions=1, reader_grace="1s", orphan_age="1s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.upkeep import check_publications

@@ -16,6 +16,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int32())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run_bytes", [600, 20_000, 1 << 30])
 def test_runs_have_all_keys_in_order_and_repeated_ones_are_found_once(
     run_bytes: int, monkeypatch: pytest.MonkeyPatch

@@ -102,7 +102,7 @@ def test_the_cache_is_bounded() -> None:
     part = written(store, list(range(0, 10**8, 500)))
     index = reader(store, 300_000)
     assert sum(len(leaf.keys) for leaf in index.open(part).tree.leaves()) == 200_000
-    assert 0 < index.cache.bytes <= 300_000
+    assert 0 < index.cache.memory.bytes <= 300_000
 
 
 @pytest.mark.slow

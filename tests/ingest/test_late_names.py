@@ -32,6 +32,7 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.reject_listing import list_rejects, retry
+from dolmen.ingest.rejects import ROWS_SUFFIX
 from dolmen.store import open_store
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
@@ -251,7 +252,7 @@ class History:
         rejected = open_store(str(self.place / "rejected"), Runtime())
         again = []
         for reject in list_rejects(rejected):
-            if not reject.rows_only:
+            if not reject.key.endswith(ROWS_SUFFIX):
                 done = retry(rejected, reject.key, Runtime(), landing=str(self.place / "bucket" / "landing"))
                 again.append(done.url)
         store = open_store(str(self.place / "bucket"), Runtime())

@@ -27,6 +27,7 @@ def test_a_malformed_event_is_refused_with_its_reason(event: MalformedEvent) -> 
         assert event.reason in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", MALFORMED_REQUESTS, ids=lambda request: request.name)
 def test_a_malformed_request_is_refused_with_its_reason(request_: MalformedRequest) -> None:
     if request_.readable:

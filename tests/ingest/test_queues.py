@@ -78,6 +78,7 @@ def test_a_queue_that_takes_less_says_so(make_queue: Callable[..., str]) -> None
         open_queue(make_queue(MaximumMessageSize="1024")).send(["x" * 2000])
 
 
+@pytest.mark.slow
 def test_the_depth_counts_what_waits_what_is_under_way_and_what_was_given_up(
     ministack: str, make_queue: Callable[..., str]
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_server_that_cannot_be_reached_may_be_tried_again(monkeypatch: pytest.
         open_queue("http://127.0.0.1:9/000000000000/queue").send(["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "region", "endpoint"),
     [

@@ -229,6 +229,7 @@ def test_two_files_that_create_one_table_agree_on_its_columns() -> None:
     assert len(versions) == 1, "no version has the table alone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("creator_may_wait", [False, True])
 def test_a_file_that_waits_is_not_rejected_when_its_table_comes(creator_may_wait: bool) -> None:
     found = ends(pair(creator_may_wait, other_may_wait=True))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.errors import StoreUnavailableError
 from dolmen_simulator.interleavings.checks import Pair, arrow, rows_of
 from dolmen_simulator.interleavings.enumeration import Enumeration, ExecutionError

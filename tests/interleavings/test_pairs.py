@@ -94,6 +94,9 @@ AT_LEAST = {
     "drop column/delete": 70,
     "drop column/delete in a transaction": 110,
     "drop column/set": 85,
+    "other partitions/append": 95,
+    "other partitions/compact": 145,
+    "partitions, upsert/compact": 160,
     "rename column/delete": 80,
     "rename column/compact": 150,
     "widen columns/append": 90,
@@ -206,8 +209,10 @@ AT_LEAST = {
     "delete found rows/append": 65,
     "delete found rows/update to one": 65,
     "delete found rows/delete found rows": 40,
+    "delete found rows/delete other found rows": 40,
     "delete found rows/compact": 80,
     "delete found rows/resolve": 65,
+    "update in SQL/append": 60,
     "upsert what differs/upsert": 60,
     "upsert what differs/delete": 55,
     "upsert what differs/upsert what differs": 60,
@@ -335,6 +340,7 @@ def test_an_execution_is_run_again_by_its_choices() -> None:
     assert enumeration.judge.end(again) == enumeration.judge.end(first)
 
 
+@pytest.mark.slow
 def test_the_command_tells_an_execution_step_by_step() -> None:
     command = [sys.executable, "-m", "dolmen_simulator.interleavings", "create/drop", "--choices", "0,0,1,1", "--fault"]
     told = subprocess.run([*command, "0:2:response_lost"], capture_output=True, text=True, check=True).stdout

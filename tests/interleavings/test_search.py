@@ -83,6 +83,7 @@ def random_call(rng: random.Random) -> Call:
     return verb, "c/" if verb == "list" else key, str(rng.randrange(10**9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(300 if os.environ.get("DOLMEN_LONG") else 16))
 def test_random_programs_end_as_they_do_in_all_orders(number: int) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED", random.randrange(10**9)))

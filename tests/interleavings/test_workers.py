@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from dolmen.base.records import replace
 from dolmen_simulator.interleavings.enumeration import Enumeration, ExecutionError, PairCount
 from dolmen_simulator.interleavings.registry import PAIRS
 from dolmen_simulator.interleavings.steps import Fault

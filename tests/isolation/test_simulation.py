@@ -19,6 +19,7 @@ SEEDS = [*range(FIXED, FIXED + 100), *range(SEED, SEED + 100)] if LONG else [FIX
 STEPS = 4_000 if LONG else 1_500
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", range(len(SEEDS)))
 def test_a_simulated_history_is_strictly_serializable(place: int) -> None:

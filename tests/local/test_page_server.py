@@ -196,6 +196,7 @@ def test_dolmen_local_says_the_address_and_serves_until_it_ends(tmp_path: Path) 
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
 
 
+@pytest.mark.slow
 def test_dolmen_local_serves_no_page_once_or_when_it_is_not_wanted(tmp_path: Path) -> None:
     command = ["local", "--root", str(tmp_path / "local"), "--once", "--json"]
     source = f"import sys; from dolmen.cli import main; sys.argv[1:] = {command!r}; main()"

@@ -17,9 +17,9 @@ import dolmen.api.database
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
 from dolmen.errors import InputError
+from dolmen.ingest.delete_requests import status_of
 from dolmen.ingest.queues import open_queue
 from dolmen.ingest.reject_listing import list_rejects, retry
-from dolmen.ingest.request_tracking import status_of
 from dolmen.service.local import LocalEvent, LocalLayout, run_local
 from dolmen.store.local_store import LocalStore
 from support.functions import FUNCTIONS, SCHEMA

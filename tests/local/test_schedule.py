@@ -73,6 +73,7 @@ def alive(process: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_both_are_called_again_and_again_in_another_process(layout: LocalLayout, tmp_path: Path) -> None:
     made = functions(tmp_path / "functions", compact="return 1", gc="return 2")
 
@@ -130,6 +131,7 @@ def test_ingest_goes_on_while_a_round_takes_long(layout: LocalLayout, tmp_path: 
     assert not alive(events[0].facts["pid"])
 
 
+@pytest.mark.slow
 def test_the_projects_own_functions_keep_a_database_small_beside_ingest(layout: LocalLayout) -> None:
     database = dolmen.open(layout.database)
     table = database.create_table("events", pa.schema([("id", pa.int64())]))

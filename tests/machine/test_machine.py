@@ -95,6 +95,7 @@ def check_machine(
     return run
 
 
+@pytest.mark.slow
 @TIMEOUT
 def test_every_kept_version_of_a_directory_is_what_the_model_says(check_machine: Callable[..., None]) -> None:
     check_machine(LocalPlace, *((600, 100) if LONG else (7, 50)))

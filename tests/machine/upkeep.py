@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from machine.base import HANDLES, SELDOM, Ground
 from machine.model import Row, Statement, TableState

@@ -123,6 +123,7 @@ def test_nothing_is_written_where_nothing_can_have_expired(world: World) -> None
     assert world.db.version == before
 
 
+@pytest.mark.slow
 def test_rows_expire_as_time_goes_by_in_steps_of_a_part_of_their_age(world: World) -> None:
     table = world.table(ttl="at 10d")
     table.append(world.rows(*range(10)))

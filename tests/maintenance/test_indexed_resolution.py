@@ -8,6 +8,7 @@ import uuid
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
@@ -33,6 +34,7 @@ def resolved(bucket: MemoryBucket) -> tuple[Resolved, int, list[str]]:
     return done, store.bytes_down, sorted(db.table("t").to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.slow
 def test_keys_of_an_index_are_resolved_without_reading_data_files() -> None:
     source = np.random.default_rng(SEED)
     found = {}
@@ -61,6 +63,7 @@ def test_keys_of_an_index_are_resolved_without_reading_data_files() -> None:
     assert "by the index 20" in repr(indexed)
 
 
+@pytest.mark.slow
 def test_the_index_hides_what_reading_the_keys_hides_whatever_has_happened() -> None:
     rng = random.Random(SEED)
     for number in range(6):

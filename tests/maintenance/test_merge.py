@@ -50,6 +50,7 @@ def fill(world: World, writer: Writer, count: int) -> None:
         writer.commit(append(table(world), f"f{start + number}"))
 
 
+@pytest.mark.slow
 def test_many_commits_leave_few_segments_and_every_entry(world: World) -> None:
     world.shrink_roots(30 << 10)  # over half of it are the last 64 commits
     writer = world.writer()
@@ -83,6 +84,7 @@ def test_each_entry_is_rewritten_a_logarithmic_number_of_times(world: World) -> 
     assert 0 < rewritten <= 4 * spilled
 
 
+@pytest.mark.slow
 def test_merging_folds_overlays_and_removals_into_the_entries(world: World) -> None:
     writer = world.writer()
     fill(world, writer, 400)
@@ -101,6 +103,7 @@ def test_merging_folds_overlays_and_removals_into_the_entries(world: World) -> N
     assert sorted(files(world, writer), key=lambda each: each.uuid) == before
 
 
+@pytest.mark.slow
 def test_a_removal_and_an_overlay_added_during_a_merge_stay(world: World) -> None:
     writer, other = world.writer(), world.writer()
     fill(world, writer, 400)
@@ -127,6 +130,7 @@ def test_a_removal_and_an_overlay_added_during_a_merge_stay(world: World) -> Non
     assert len(found) == 399
 
 
+@pytest.mark.slow
 def test_a_merge_and_a_resolution_of_the_same_segments_keep_both(world: World) -> None:
     writer, other = world.writer(), world.writer()
     fill(world, writer, 400)
@@ -151,6 +155,7 @@ def test_a_merge_and_a_resolution_of_the_same_segments_keep_both(world: World) -
     assert table(world).tombstones == ()
 
 
+@pytest.mark.slow
 def test_a_merged_segment_is_resolved_no_further_than_the_least_of_its_inputs(world: World) -> None:
     writer = world.writer()
     fill(world, writer, 1_000)
@@ -185,6 +190,7 @@ def test_a_merge_of_a_table_overwritten_or_dropped_meanwhile_is_moot(world: Worl
     assert "t" not in world.newest.tables
 
 
+@pytest.mark.slow
 def test_tombstones_are_merged_in_their_order(world: World) -> None:
     writer = world.writer()
     writer.commit(append(table(world), "a"))
@@ -196,6 +202,7 @@ def test_tombstones_are_merged_in_their_order(world: World) -> None:
     assert len(before) == 900
 
 
+@pytest.mark.slow
 def test_it_stops_when_time_is_up_and_goes_on_later(world: World) -> None:
     writer = world.writer()
     fill(world, writer, 600)
@@ -212,6 +219,7 @@ def test_it_stops_when_time_is_up_and_goes_on_later(world: World) -> None:
     assert world.newest.version == final, "an idle database reaches a fixed point"
 
 
+@pytest.mark.slow
 def test_random_histories_with_merges_show_the_files_of_those_without() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     dice = random.Random(SEED)
@@ -249,6 +257,7 @@ def test_random_histories_with_merges_show_the_files_of_those_without() -> None:
         assert table(world).segments
 
 
+@pytest.mark.slow
 def test_runs_of_like_size_are_merged_and_neighbours_stay_neighbours(world: World) -> None:
     writer = world.writer()
     fill(world, writer, 1_000)

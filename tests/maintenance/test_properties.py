@@ -14,6 +14,7 @@ from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_proper
 from dolmen.format.manifest import EMPTY, TableEntry
 from dolmen.format.properties import (
     DATABASE_PROPERTIES,
+    Compression,
     DatabaseSettings,
     TableSettings,
     TimeToLive,
@@ -68,7 +69,9 @@ def test_anything_else_is_no_size(value: Any) -> None:
 
 
 def test_without_settings_the_defaults_hold() -> None:
-    assert TableSettings.of(table()) == TableSettings(None, None, 256 << 20, None, "newest", False, None, False, 8)
+    assert TableSettings.of(table()) == TableSettings(
+        None, None, 256 << 20, None, "newest", False, None, False, 8, Compression("zstd", 1), None, None, 64
+    )
     assert DatabaseSettings.of(EMPTY) == DatabaseSettings(
         retention_us=30 * DAY_US,
         keep_versions=1000,
@@ -89,7 +92,11 @@ def test_each_setting_reaches_its_own_field() -> None:
         found = DatabaseSettings.of(msgspec.structs.replace(EMPTY, properties={name: value}))
         field = name if name in ("keep_versions", "root_bytes") else f"{name}_us"
         assert getattr(found, field) == {"7": 7, "64KB": 64 << 10, "3d": 3 * DAY_US}[value]
-        changed = [each for each in vars(found) if getattr(found, each) != getattr(DatabaseSettings.of(EMPTY), each)]
+        changed = [
+            each
+            for each in found.__struct_fields__
+            if getattr(found, each) != getattr(DatabaseSettings.of(EMPTY), each)
+        ]
         assert changed == [field]
     assert TableSettings.of(table(ttl="local time 90d")).ttl == TimeToLive("local time", 90 * DAY_US)
     assert TableSettings.of(table(target_file_bytes=8192)).target_file_bytes == 8192

@@ -191,6 +191,7 @@ def _shown(rows: pa.Table) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", range(4))
 def test_random_histories_leave_the_rows_that_duckdb_does(shard: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")

@@ -201,6 +201,7 @@ def test_a_crash_at_any_request_changes_all_rows_or_none(
     assert outcomes == ({everything, nothing} if after else {nothing})
 
 
+@pytest.mark.slow
 def test_threads_that_increment_a_counter_lose_nothing(bucket: MemoryBucket, table: Table) -> None:
     writers, times = 4, 5
     failures: list[BaseException] = []

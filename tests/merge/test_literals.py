@@ -68,6 +68,7 @@ def store(table: Table, column: str, sql: str | None, door: str) -> Any:
 NULLS = ["NULL", "CASE WHEN k > 9 THEN 1 END", "CASE WHEN k > 0 THEN NULL END", "coalesce(NULL, NULL)", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", KINDS)
 def test_null_is_a_value_of_every_type(table: Table, column: str) -> None:
     for place, sql in enumerate(NULLS):
@@ -75,6 +76,7 @@ def test_null_is_a_value_of_every_type(table: Table, column: str) -> None:
             assert store(table, column, sql, DOORS[place % 3]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "sql", "value"),
     [
@@ -125,6 +127,7 @@ def test_nan_is_a_float(table: Table) -> None:
     assert [math.isnan(store(table, "f", sql, "update")) for sql in ("'nan'", "'NaN'::DOUBLE")] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "sql", "error"),
     [

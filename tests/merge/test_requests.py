@@ -70,6 +70,7 @@ def test_of_a_thousand_files_those_that_may_match_are_read(
     assert (store.puts, store.lists, store.heads) == (4, 0, 0), "a data file, positions, manifest, pointer"
 
 
+@pytest.mark.slow
 def test_an_update_that_can_match_no_file_reads_the_pointer_alone(bucket_of_many: MemoryBucket) -> None:
     table, store = opened(bucket_of_many)
     for act in (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import duckdb
 import pytest
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.store.base import DatedResponse, ServerClock
 from dolmen.store.s3.bucket_store import S3Store

@@ -10,6 +10,7 @@ from mutations.of_deletes import DELETES
 from mutations.of_erasures import ERASURES
 from mutations.of_feeds import FEEDS
 from mutations.of_inserts import INSERTS
+from mutations.of_partial_writes import PARTIAL_WRITES
 from mutations.of_past import PAST
 from mutations.of_publications import PUBLICATIONS
 from mutations.of_renames import RENAMES
@@ -19,5 +20,5 @@ from mutations.of_upkeep import UPKEEP
 
 MUTATIONS: tuple[Mutation, ...] = (
     *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES, *PUBLICATIONS,
-    *INSERTS, *CONSTRAINTS,
+    *INSERTS, *CONSTRAINTS, *PARTIAL_WRITES,
 )  # fmt: skip

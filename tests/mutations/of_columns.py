@@ -50,6 +50,13 @@ COLUMNS: tuple[Mutation, ...] = (
         "        index = target.get_field_index(field.name) if target.num_fields == own.num_fields else None\n",
     ),
     mutation(
+        "a field is 0 where its struct is NULL",
+        "a field is NULL where its struct is",
+        "format/column_history.py",
+        "        array = pc.struct_field(array, [index])\n",
+        "        array = pc.if_else(array.is_valid(), pc.struct_field(array, [index]), 0)\n",
+    ),
+    mutation(
         "a property is set although its column has changed",
         "a property that names a column is set only if the column is the one it was checked against",
         "commit/statements/background.py",

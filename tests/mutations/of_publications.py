@@ -117,7 +117,21 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "a Puffin file names the data file whose rows it deletes",
         "iceberg/manifest_writer.py",
         "        body = encode_puffin(blob, data_file, len(positions))\n",
-        "        body = encode_puffin(blob, self.directory.path(file.path[:-8]), len(positions))\n",
+        "        body = encode_puffin(blob, data_file[:-8], len(positions))\n",
+    ),
+    mutation(
+        "delete files have no partition",
+        "a delete file has the partition of its data files",
+        "iceberg/manifest_writer.py",
+        "self.partitions.get(path) or carried.get(path, UNPARTITIONED)",
+        "UNPARTITIONED",
+    ),
+    mutation(
+        "delete files of carried-over data files have no partition",
+        "the partitions of data files in carried-over manifests are read from these",
+        "iceberg/manifest_writer.py",
+        "carried = self.base.find_partitions(self.groups.identity(group))",
+        "carried: dict[str, FilePartition] = {}",
     ),
     mutation(
         "collection deletes needed delete files",

@@ -267,4 +267,25 @@ UPKEEP: tuple[Mutation, ...] = (
         "        _move(self._meta, (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE), moved.by)\n",
         "",
     ),
+    mutation(
+        "a file is of the partition of its least value",
+        "bounds prove a partition only where both ends are of it",
+        "entries/partitions.py",
+        "    return [least] if least == greatest else None\n",
+        "    return [least]\n",
+    ),
+    mutation(
+        "a hash of the least value is that of all rows",
+        "bounds prove a bucket only where all rows have one value",
+        "entries/partitions.py",
+        "        return [_value(transform, bounds.min, field.arrow_type)] if bounds.min == bounds.max else None\n",
+        "        return [_value(transform, bounds.min, field.arrow_type)]\n",
+    ),
+    mutation(
+        "rows are divided by the first term alone",
+        "a file has rows of one partition, by all terms",
+        "rows/write/partitioning.py",
+        "            found, numbers = np.unique(codes, return_inverse=True)\n",
+        "            found, numbers = np.unique(codes // len(own) * len(own), return_inverse=True)\n",
+    ),
 )

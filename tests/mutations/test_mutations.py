@@ -25,6 +25,7 @@ QUICK = (
 ALL = (*MUTATIONS, *(harmless.mutation for harmless in HARMLESS))
 
 
+@pytest.mark.slow
 def test_every_mutation_still_fits_the_code_and_leaves_python() -> None:
     """Each of its texts stands in its file exactly once; what comes of it parses."""
     wrong: list[str] = []

@@ -62,6 +62,7 @@ def via(proxy: Proxy) -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "database_url", "told"),
     [
@@ -82,6 +83,7 @@ def test_a_wrong_database_is_an_error_that_names_it(start: Start, function: str,
         assert told in answer.error
 
 
+@pytest.mark.slow
 def test_a_bucket_that_denies_is_an_error_that_names_the_object_and_the_event_is_applied_later(
     database: Database, start: Start, ministack: str, s3_url: str, proxy: Proxy
 ) -> None:
@@ -97,6 +99,7 @@ def test_a_bucket_that_denies_is_an_error_that_names_the_object_and_the_event_is
     assert operations(database) == ["ingest"]
 
 
+@pytest.mark.slow
 def test_the_second_invocation_knows_the_database_and_asks_only_for_the_pointer(
     database: Database, start: Start, ministack: str, s3_url: str, proxy: Proxy
 ) -> None:

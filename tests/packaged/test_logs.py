@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from dolmen import Database
 from support.event_builders import sqs_event
 from support.history import ids
@@ -13,6 +15,7 @@ from support.rie import Start
 HEAD = "id,user_id,kind\n"
 
 
+@pytest.mark.slow
 def test_no_value_of_the_data_is_in_the_log(database: Database, start: Start, ministack: str, s3_url: str) -> None:
     good = drop(ministack, s3_url, "good.csv", f"{HEAD}771,1,secretvalue\n")
     bad = drop(ministack, s3_url, "bad.csv", f"{HEAD}771,1,secretvalue\nsecretnumber,1,x\n")

@@ -33,6 +33,7 @@ def test_a_sample_event_becomes_rows_once(database: Database, start: Start, name
     assert operations(database) == (["ingest"] if INGESTED[name] else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEFT)
 def test_a_sample_of_deletes_is_applied_once(database: Database, start: Start, name: str) -> None:
     database.table("events").append([{"id": i, "user_id": u, "kind": k} for i, u, k in EVENT_ROWS])

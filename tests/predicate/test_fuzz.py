@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -167,18 +168,22 @@ def check(source: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_conditions_are_refused_or_evaluated() -> None:
     check_all(CONDITIONS, 0.1)
 
 
+@pytest.mark.slow
 def test_any_text_is_refused_or_evaluated() -> None:
     check_all(SOUP, 0.02)
 
 
+@pytest.mark.slow
 def test_any_mapping_is_refused_or_evaluated() -> None:
     check_all(MAPPINGS, 0.01)
 
 
+@pytest.mark.slow
 def test_any_parameters_are_refused_or_evaluated() -> None:
     texts = st.sampled_from(["id = ?", "name = :x", "id IN ?", "d BETWEEN ? AND ?", "at < ? OR c = ?"]) | SOUP
     some = st.lists(VALUES, max_size=3) | st.dictionaries(st.text(max_size=2), VALUES, max_size=2) | VALUES

@@ -93,6 +93,7 @@ def test_anything_more_than_equalities_is_not(source: Any) -> None:
     assert keys(source) is None
 
 
+@pytest.mark.slow
 def test_too_many_combinations_are_not_multiplied_out() -> None:
     days = ", ".join(f"DATE '1970-01-01' + {i}" for i in range(1100))
     texts = ", ".join(f"'{i}'" for i in range(1000))

@@ -35,6 +35,7 @@ SCHEMA = Schema.from_arrow(
 ZEROS = "0" * 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -187,6 +188,7 @@ def test_keys_that_no_row_can_have_are_refused(keys: list[Any]) -> None:
 TEXTS = pa.array(["a" * 60_000, "b" * 60_000, "ab" * 30_000, "a" * 59_999, "", None, "ä" * 60_000])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

@@ -62,12 +62,14 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 def test_thousands_of_texts_of_one_shape_are_parsed_once(parsed: list[str]) -> None:
     found = {parse(f"n = {value} AND name = 'user {value}'", SCHEMA, now_us=0) for value in range(3_000)}
     assert len(found) == 3_000
     assert [text for text in parsed if "AND" in text] == ["n = 1000 AND name = '1001'"]
 
 
+@pytest.mark.slow
 def test_texts_of_any_shape_mean_what_they_mean_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     dice = random.Random(SEED)
@@ -171,6 +173,7 @@ def test_an_error_tells_the_position_in_its_own_text() -> None:
     assert alone == "n = 100000 AND nobody = 3".index("nobody")
 
 
+@pytest.mark.slow
 def test_threads_share_shapes() -> None:
     _parse.cache_clear()
     wrong: list[str] = []

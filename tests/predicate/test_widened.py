@@ -64,6 +64,7 @@ def check(verdict: StatsVerdict, found: pa.BooleanArray) -> None:
         assert pc.all(found.fill_null(False), min_count=0).as_py()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("narrow", "wide", "stored", "asked"), PAIRS, ids=lambda one: str(one)[:20])
 def test_rows_and_statistics_of_the_narrow_type_answer_as_those_of_the_wide_one(
     narrow: pa.DataType, wide: pa.DataType, stored: st.SearchStrategy[Any], asked: st.SearchStrategy[Any]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import dolmen
@@ -23,6 +25,41 @@ def test_each_name_is_there_when_it_is_asked_for() -> None:
         assert getattr(dolmen, name) is not None
     assert dolmen.Error is dolmen.errors.Error
     assert dolmen.open is dolmen.api.database.open
+
+
+_FIRST_TOUCH = {"dolmen", "msgspec", "numpy", "pyarrow", "pyroaring", "cython_runtime", "typing_extensions"}
+_HEAVY = {"pyarrow.compute", "pyarrow.dataset", "pyarrow.csv", "pyarrow.json", "rich.markdown", "sqlite3", "unittest"}
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        ("dolmen.open(url).table('t').scan().count()", set[str]()),
+        ("dolmen.open(url).history()", set[str]()),
+        *(
+            (f"sys.argv[1:] = {words!r} + ['-d', url]; main()", {"rich", "typer", "shellingham", "annotated_doc"})
+            for words in (["tables"], ["history", "--limit", "3"], ["show", "t"], ["scan", "t", "--count"])
+        ),
+    ],
+)
+def test_what_reads_the_manifest_alone_imports_only_these_libraries(code: str, more: set[str], tmp_path: Path) -> None:
+    dolmen.open(str(tmp_path)).create_table("t", pa.schema([("id", pa.int64())])).append({"id": [1, 2]})
+    source = "\n".join(
+        [
+            "import atexit, sys",
+            "before = {*sys.modules}",
+            "atexit.register(lambda: print(*sorted({*sys.modules} - before)))",
+            "import dolmen",
+            "from dolmen.cli import main",
+            f"url = {str(tmp_path)!r}",
+            code,
+        ]
+    )
+    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout
+    modules = loaded.splitlines()[-1].split()
+    libraries = {name.partition(".")[0] for name in modules if not name.startswith("_")} - {*sys.stdlib_module_names}
+    assert libraries <= _FIRST_TOUCH | more
+    assert _HEAVY.isdisjoint(modules)
 
 
 @pytest.mark.parametrize("module", ["dolmen.cli.commands", "dolmen.cli.app", "dolmen.ingest.drops.ingest_drops"])

@@ -72,6 +72,7 @@ def keys(rows: pa.Table) -> Callable[[], object]:
     return lambda: decode_keys(Watched(body), entry)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reading", [csv, json_lines, parquet_file, keys])
 def test_no_thread_of_arrow_lets_go_of_what_has_been_read(reading: Callable[[pa.Table], Callable[[], object]]) -> None:
     read = reading(pa.table({"k": range(1_000), "v": range(1_000, 2_000)}))

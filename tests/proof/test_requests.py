@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
 from dolmen.rows.scan.scan import plan_of
 from support.proxy import Proxy, Request
 
@@ -67,7 +68,7 @@ def test_create_is_2_puts(db: dolmen.Database, wire: Wire) -> None:
 
 
 def test_open_asks_nothing_and_the_first_use_2_gets(table: dolmen.Table, wire: Wire, s3_url: str) -> None:
-    opened = dolmen.open(s3_url)
+    opened = dolmen.open(s3_url, runtime=Runtime())  # of another process
     assert wire.verbs(lambda: dolmen.open(s3_url)) == {}
     assert wire.verbs(opened.refresh) == {"GET": 2}
 
@@ -125,12 +126,13 @@ def test_reading_in_a_transaction_costs_no_put(db: dolmen.Database, table: dolme
     assert wire.verbs(transact) == {"GET": 1}
 
 
+@pytest.mark.slow
 def test_a_scan_of_a_million_rows_fetches_footer_and_coalesced_ranges(
     table: dolmen.Table, wire: Wire, s3_url: str
 ) -> None:
     table.append(rows(0, 1_000_000))
     table.delete({"user_id": 5})  # stands inline
-    reader = dolmen.open(s3_url).table("events")
+    reader = dolmen.open(s3_url, runtime=Runtime()).table("events")
     plan = plan_of(reader.scan(columns=["id", "amount"]))
     (entry,) = (file.file for file in plan.files)
     found = wire.of(lambda: reader.scan(columns=["id", "amount"]).to_arrow())
@@ -143,7 +145,7 @@ def test_a_scan_of_a_million_rows_fetches_footer_and_coalesced_ranges(
     assert data[0].bytes_down == length
     ranges = sorted(tuple(map(int, request.range.removeprefix("bytes=").split("-"))) for request in data[1:])  # type: ignore[union-attr]
     assert all(later[0] - earlier[1] - 1 > 0 for earlier, later in pairwise(ranges)), "no overlap"
-    told = dolmen.open(s3_url).table("events").scan(columns=["id", "amount"]).explain()
+    told = dolmen.open(s3_url, runtime=Runtime()).table("events").scan(columns=["id", "amount"]).explain()
     assert (told.data_fetch.requests, told.footer_fetch.requests, told.tombstone_fetch.requests) == (
         len(data) - 1,
         1,
@@ -151,6 +153,8 @@ def test_a_scan_of_a_million_rows_fetches_footer_and_coalesced_ranges(
     )
     assert told.data_fetch.bytes == sum(request.bytes_down for request in data[1:])
     assert len(data) - 1 <= 2, "near ranges are fetched together"
+    again = wire.of(lambda: reader.scan(columns=["amount"]).to_arrow())
+    assert [request.key for request in again] == [found[0].key], "the pointer alone"
 
 
 def test_metadata_answers_a_count(table: dolmen.Table, wire: Wire) -> None:
@@ -176,7 +180,11 @@ def test_100_000_random_ids_of_12_million_upload_under_a_fifth_of_a_megabyte(tab
     assert sum(request.bytes_up for request in found) <= 200_000
 
 
-def test_an_old_version_is_opened_through_its_history(table: dolmen.Table, wire: Wire) -> None:
+@pytest.mark.slow
+def test_an_old_version_is_opened_through_its_history(table: dolmen.Table, wire: Wire, s3_url: str) -> None:
     for first in range(3):
         table.append(rows(first, 1))
-    assert wire.verbs(lambda: table.at(version=2).count()) == {"GET": 2}
+    reader = dolmen.open(s3_url, runtime=Runtime())
+    reader.refresh()
+    assert wire.verbs(lambda: reader.table("events").at(version=2).count()) == {"GET": 2}
+    assert wire.verbs(lambda: reader.table("events").at(version=2).count()) == {"GET": 1}

@@ -19,7 +19,7 @@ from support.random_tables import random_table
 from support.tables import World
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-FIXED_SEED = 3
+FIXED_SEED = 2
 """The seed of shard 0 is fixed, so that what must hold of all histories together does not depend on luck."""
 CASES, SHARDS = (10_000, 4) if os.environ.get("DOLMEN_LONG") else (150, 2)
 
@@ -49,6 +49,7 @@ class Model:
         return {place for place, key in enumerate(tuples(self.rows, names)) if key in keys}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_scans_of_random_histories_show_the_rows_that_duckdb_would(shard: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")

@@ -47,6 +47,7 @@ def value(kind: str, arrow_type: pa.DataType, number: int) -> Any:
     return Decimal(number).quantize(Decimal("0.01")) if kind == "decimal" else number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WIDENED)
 @pytest.mark.parametrize("composite", [False, True])
 def test_keys_are_found_and_deleted_in_every_type_that_their_column_had(

@@ -29,6 +29,7 @@ def texts(rows: pa.Table) -> list[str]:
     return list(map(repr, zip(*columns, strict=True)))
 
 
+@pytest.mark.slow
 def test_random_tables_come_back_from_frames_as_they_were() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng, refused = random.Random(SEED), 0

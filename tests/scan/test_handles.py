@@ -65,6 +65,7 @@ def count(handle: object) -> int:
     return handle.count()  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.slow
 def test_handles_go_to_processes_that_know_nothing(db: dolmen.Database) -> None:
     table = db["t"]
     scan = table.scan(columns=["name"], where="id < 4", order_by="-id")
@@ -115,6 +116,7 @@ def test_a_transactions_scan_stays_in_its_process(db: dolmen.Database) -> None:
                 pickle.dumps(mine)
 
 
+@pytest.mark.slow
 def test_handles_on_s3_are_opened_with_the_configuration_of_the_process_they_come_to(s3_url: str) -> None:
     db = dolmen.open(s3_url)
     table = db.create_table("t", ROWS.schema)

@@ -83,9 +83,10 @@ def test_updates_merges_and_deletes_by_key_read_what_the_index_finds() -> None:
         left.append(rows)
     assert left[0] == left[1]
     assert left[0].num_rows == FILES * ROWS - 2 - 3 + 1
-    assert fetched[1] * 3 < fetched[0]
+    assert fetched[1] * 2 < fetched[0], "once for the three, as the cache keeps columns"
 
 
+@pytest.mark.slow
 def test_scans_by_key_find_what_whole_scans_find_whatever_has_happened() -> None:
     rng = random.Random(SEED)
     schema = pa.schema([pa.field("a", pa.int32(), False), pa.field("b", pa.string(), False), pa.field("n", pa.int64())])

@@ -134,6 +134,7 @@ def test_filters_are_wrong_as_seldom_as_their_size_says() -> None:
         assert may_contain_mask(blocks, hashed[0]).mean() < 1.5 * false_positives(bits)
 
 
+@pytest.mark.slow
 def test_a_key_among_files_that_all_may_hold_it_is_looked_up_in_few() -> None:
     world = overlapping(100, 200)
     key = keys_of(world, 41)[17]
@@ -177,6 +178,7 @@ def test_filters_are_fetched_alone_where_footers_are_known() -> None:
     cache = ObjectCache()
     key = keys_of(world, 7)[3]
     world.scan(["file"], "text <> ''", cache=cache).to_arrow()  # it opens all files
+    cache.memory._new.clear()  # of which the footers are left
     before = world.scan(where=f"id = '{key}'", cache=cache)
     explanation = before.explain()
     assert (explanation.footer_fetch.requests, explanation.filter_fetch.requests) == (0, 40)

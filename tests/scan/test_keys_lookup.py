@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import hashlib
 import random
 import resource
 from collections.abc import Callable
@@ -304,3 +305,15 @@ def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.Monk
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(lookups((5, pa.table({"k": range(2_000)})))) == 1
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 15, 16, 32, 36, 1024, 1030])
+def test_a_text_has_the_same_code_beside_texts_of_its_length_and_of_others(width: int) -> None:
+    texts = [hashlib.shake_128(bytes([n])).hexdigest(width)[:width] for n in range(5)]
+    mixed = [*texts, "", "x" * (width + 3)]
+    for kind in (pa.string(), pa.binary()):
+        alone = codes([pa.array(["", *texts], kind).slice(1)])
+        assert alone.tolist() == codes([pa.array(mixed, kind)])[:5].tolist()
+        assert len({*alone.tolist()}) == 5
+    fixed = pa.array([text.encode() for text in texts], pa.binary(width))
+    assert codes([fixed]).tolist() == codes([pa.array(mixed)])[:5].tolist()

@@ -234,6 +234,7 @@ def calls(world: World, where: str | None = None) -> int:
     return sum(count for _, count, *_ in Stats(profile).stats.values())  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["k", "s"])
 def test_no_function_is_called_for_each_file_and_tombstone(on: str) -> None:
     few_files, many_files, few, many = 2, 12, 10, 400
@@ -331,6 +332,7 @@ def left(rows: pa.Table, deletes: list[str]) -> pa.Table:
     return rows
 
 
+@pytest.mark.slow
 def test_explain_counts_the_tombstones_that_may_hide_rows_of_some_file() -> None:
     world = World(runtime=Runtime(threads=1))
     world.create(pa.table({"k": range(0, 2_000, 2), "s": [f"{n:06}" for n in range(0, 2_000, 2)]}), files=4)

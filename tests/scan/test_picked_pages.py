@@ -54,6 +54,7 @@ def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monke
     assert alone, "only nested columns are read whole"
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_page_is_found_before_it_is_decoded() -> None:
     written = write(events(40), primary_key=["id"])
     (file,), body, footer = written.files, written.body(), footer_of(written, 0)

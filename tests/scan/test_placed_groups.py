@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.format import chunk_locations
 from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.rows.scan.data_objects import DataFileFooter
@@ -67,6 +67,7 @@ def test_rows_are_in_the_row_groups_that_begin_before_them() -> None:
         assert places.groups_at(np.array(positions, np.int64)) == groups
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_placed_chunk_is_found_before_it_is_decoded() -> None:
     written = write(events(40))
     (file,), body = written.files, written.body()

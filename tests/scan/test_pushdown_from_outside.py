@@ -48,6 +48,7 @@ def bag(rows: pa.Table) -> list[str]:
     return sorted(in_order(rows))
 
 
+@pytest.mark.slow
 def test_duckdb_relations_give_the_rows_of_the_same_table_in_memory() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng, seen = random.Random(SEED), Counter[str]()

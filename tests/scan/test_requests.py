@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dolmen.rows.scan.data_objects import GAP_BYTES, MERGED_BYTES, Range, coalesce
@@ -201,8 +202,46 @@ def test_the_cache_is_bounded_and_drops_what_was_not_used() -> None:
     for number in range(5):
         cache.put(("footer", str(number), 0), number, 30)
         cache.get(("footer", "0", 0))
-    assert cache.bytes <= 100
+    assert cache.memory.bytes <= 100
     assert cache.get(("footer", "0", 0)) == 0
     assert cache.get(("footer", "1", 0)) is None
     cache.put(("footer", "big", 0), "x", 101)
     assert cache.get(("footer", "big", 0)) is None
+
+
+@pytest.mark.slow
+def test_a_predicate_on_a_field_of_a_struct_reads_the_column_of_the_field() -> None:
+    rows, rng = 40_000, np.random.default_rng(1)
+    numbers = np.arange(rows)
+    texts = pa.array([rng.bytes(60).hex() for _ in range(rows)])
+    geo = pa.StructArray.from_arrays([texts, pa.array(numbers % 100 / 8)], ["name", "lat"])
+    zips = pa.array((numbers % 1000).astype(str))
+    address = pa.StructArray.from_arrays([zips, texts, geo], ["zip", "street", "geo"], mask=pa.array(numbers % 7 == 0))
+    world = World()
+    world.create(pa.table({"id": numbers, "address": address}), group_rows=rows)
+    whole = world.scan(columns=["id", "address"]).explain().data_fetch.bytes
+    ids = world.scan(columns=["id"]).explain().data_fetch.bytes
+    of_zip, of_lat = (numbers % 7 > 0) & (numbers % 1000 == 7), (numbers % 7 > 0) & (numbers % 100 == 4)
+    for where, expected in (
+        ("address.zip = '7'", of_zip),
+        ("address.zip = '7' OR address.geo.lat = 0.5", of_zip | of_lat),
+    ):
+        scan = world.scan(columns=["id"], where=where)
+        assert scan.explain().data_fetch.bytes < ids + whole / 20
+        assert measure(world, world.scan(columns=["id"], where=where)) == foretold(world, columns=["id"], where=where)
+        assert scan.to_arrow()["id"].to_pylist() == numbers[expected].tolist()
+        assert (
+            world.scan(where=where).to_arrow()["address"].to_pylist() == address.filter(pa.array(expected)).to_pylist()
+        )
+    table = world.db.table("t")
+    table.delete("address.geo.lat = 0.5 AND address.street IS NOT NULL")
+    table.delete("address.zip = '7'")
+    assert world.scan().count() == rows - (of_zip | of_lat).sum()
+    table.delete("address.zip LIKE '1%' AND address.zip <> '1'")
+    scan = world.scan(columns=["id"])
+    assert scan.explain().data_fetch.bytes > whole / 4, "a delete tests the street"
+    table.add_column("address.note", pa.int32())
+    assert (
+        world.scan(where="address.note IS NULL AND address.zip IS NOT NULL").count()
+        == world.scan(where="address.zip IS NOT NULL").count()
+    )

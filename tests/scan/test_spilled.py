@@ -136,6 +136,7 @@ def snapshots(world: World, seed: int) -> tuple[Snapshot, Snapshot]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_spilled_table_describes_itself_and_answers_sql_as_before(world: World, seed: int) -> None:
     before, after = snapshots(world, seed)
@@ -194,6 +195,7 @@ def test_files_that_no_tombstone_can_touch_are_counted_from_columns_alone(world:
     assert world.scan(manifest=manifest).count() == len(world.rows())
 
 
+@pytest.mark.slow
 def test_many_tombstones_are_judged_together_as_they_are_one_by_one() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rows = pa.table({"a": range(1_000), "b": [f"{n:04}" for n in range(1_000)]})

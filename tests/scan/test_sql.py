@@ -223,6 +223,7 @@ def test_a_table_whose_columns_differ_in_case_only_is_read_but_not_by_sql() -> N
             world.db.create_table("new", schema)
 
 
+@pytest.mark.slow
 def test_conditions_of_hundreds_of_parts_run(world: World) -> None:
     either = " OR ".join(f"x > {number}" for number in range(900))
     assert run(world, f"SELECT count(*) FROM events WHERE {either}").fetchall() == [(41,)]
@@ -238,6 +239,7 @@ def test_only_needed_columns_and_row_groups_are_fetched(world: World) -> None:
     assert world.store.gets <= 3  # two of three files of events are pruned
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
 def test_random_queries_give_the_rows_that_duckdb_gives_of_its_own_tables() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
@@ -326,6 +328,23 @@ def test_queries_reach_nothing_but_the_tables(world: World, tmp_path: object) ->
     ):
         with pytest.raises(error):
             run(world, query).fetchall()
+
+
+def test_queries_share_a_database_and_see_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = World(), World()
+    first.create(pa.table({"n": [1, 2]}))
+    second.create(pa.table({"n": ["a"], "m": [7.5]}))
+    run(first, "FROM t").fetchall()
+    monkeypatch.setattr(duckdb, "connect", None)  # a database was made for the first query, and no other is
+    own = [run(world, "SELECT *, row_number() OVER () FROM t") for world in (first, second, first)]
+    assert [next(iter(each)) for each in own] == [(1, 1), ("a", 7.5, 1), (1, 1)]
+    with pytest.raises(InputError, match="no_such"):
+        run(first, "SELECT no_such FROM t")
+    with pytest.raises(InputError, match="abc"):
+        run(second, "SELECT CAST('abc' || n AS INT) FROM t").fetchall()
+    del own[1]
+    assert [each.fetchall() for each in own] == [[(1, 1), (2, 2)]] * 2
+    assert run(second, "FROM main.t").fetchall() == [("a", 7.5)]
 
 
 def test_queries_do_not_reach_where_others_spill(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

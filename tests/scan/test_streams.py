@@ -102,6 +102,7 @@ def test_order_by_puts_nan_and_null_last() -> None:
     assert world.scan(["n"], order_by="-x").to_arrow()["n"].to_pylist() == [1, 4, 3, 2]
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_given_up_reads_no_further() -> None:
     world = World()
     world.create(events(40_000), group_rows=500, files=4)
@@ -140,6 +141,7 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
         import msgspec, psutil, pyarrow as pa
         from dolmen.commit.statements.row_changes import Write
         from dolmen.base.runtime import Runtime
+        from dolmen.store.cache import ObjectCache
         from dolmen.store.local_store import LocalStore
         from dolmen.transactions.transaction import unit_of
         from support.written import events
@@ -160,7 +162,7 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
         process = psutil.Process()
         pa.default_memory_pool().release_unused()
         before, peak, rows = process.memory_info().rss, 0, 0
-        for batch in world.scan().to_batches():
+        for batch in world.scan(cache=ObjectCache(0)).to_batches():  # by default it keeps 256 MB
             rows += batch.num_rows
             peak = max(peak, process.memory_info().rss - before)
         print(rows, peak, pa.default_memory_pool().max_memory())

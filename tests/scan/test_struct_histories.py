@@ -11,7 +11,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.base.records import replace
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.second_reader import check_versions, rows_of
@@ -266,6 +267,7 @@ def _read(directory: Path, key: str) -> bytes:
     return (directory / key).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_fields_of_structs_name_the_same_rows_whatever_happens_to_them(shard: int, tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")

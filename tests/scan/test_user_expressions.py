@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import random
 from collections.abc import Callable
@@ -17,7 +19,7 @@ import pytest
 
 import dolmen
 from dolmen import Table
-from dolmen.errors import PredicateError
+from dolmen.errors import InputError, PredicateError
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 ROUNDS = 3_000 if os.environ.get("DOLMEN_LONG") else 400
@@ -143,12 +145,14 @@ def check_outcomes(outcomes: list[str]) -> None:
     assert outcomes.count("only read") < ROUNDS / 10
 
 
+@pytest.mark.slow
 def test_random_expressions_of_pyarrow(table: Table, rows: pa.Table) -> None:
     rng = random.Random(SEED)
     expressions = [random_arrow(rng, rng.choice([0, 0, 1, 2, 3])) for _ in range(ROUNDS)]
     check_outcomes([check(table, each, lambda each=each: rows.filter(each)["id"].to_pylist()) for each in expressions])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Comparisons with None")
 def test_random_expressions_of_polars(table: Table, rows: pa.Table) -> None:
     rng, frame = random.Random(SEED), pl.DataFrame(pl.from_arrow(rows))
@@ -195,3 +199,39 @@ def test_every_call_takes_expressions(column: Callable[[str], Any]) -> None:
 def test_what_no_predicate_says_is_named(table: Table, where: Any, part: str) -> None:
     with pytest.raises(PredicateError, match=part):
         table.delete(where)
+
+
+@pytest.mark.parametrize("column", [pc.field("id"), pl.col("id")], ids=["pyarrow", "polars"])
+def test_chains_may_be_long_and_nesting_is_refused_kindly(table: Table, column: Any) -> None:
+    either = functools.reduce(operator.or_, (column == number for number in range(200, 1700)))
+    both = functools.reduce(operator.and_, (column != number for number in range(200, 1700)))
+    assert (table.count(where=either), table.count(where=both)) == (100, 200)
+
+    def nest(deepen: Callable[[Any], Any]) -> Any:
+        return functools.reduce(lambda inner, _: deepen(inner), range(1200), column == 1)
+
+    for deep in (nest(operator.invert), nest(lambda inner: (inner & (column > 1)) | (column == 9))):
+        with pytest.raises(PredicateError, match="nested too deeply"):
+            table.count(where=deep)
+    added = functools.reduce(lambda inner, _: inner + 1, range(1200), column) == 1
+    with pytest.raises(PredicateError, match=r"nested too deeply|can't be said"):
+        table.count(where=added)
+
+
+def test_a_deep_filter_of_a_lazy_frame_is_left_to_polars(table: Table) -> None:
+    deep = functools.reduce(lambda inner, _: ~inner, range(600), pl.col("id") == 1)
+    assert table.scan_polars().filter(deep).collect().height == 1
+
+
+def test_deep_sql_is_refused_kindly() -> None:
+    db = dolmen.open(f"memory:///{uuid4()}")
+    db.sql("CREATE TABLE t (b BOOLEAN)")
+    deep = "NOT " * 1200 + "b"
+    for text in (
+        f"FROM t WHERE {deep}",
+        f"DELETE FROM t WHERE {deep}",
+        f"UPDATE t SET b = {deep}",
+        f"DESCRIBE SELECT {deep} FROM t",
+    ):
+        with pytest.raises(InputError, match="nested deeper than 1000 levels: write it with fewer"):
+            db.sql(text)

@@ -59,6 +59,7 @@ def files(count: int = 20) -> list[DataFile]:
     return [random_file(rng, ROWS, SCHEMA) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_anywhere_in_a_segment_is_an_error_that_names_it() -> None:
     size = Place().put("files", files()).size * 8
     for flip in random.Random(5).sample(range(size), 100):

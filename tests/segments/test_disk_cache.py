@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pytest
 
@@ -21,9 +22,12 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import AppliedId
 from dolmen.format.segments import encode
+from dolmen.store import open_store
 from dolmen.store.cache import DiskCache, ObjectCache
 from dolmen.store.memory import MemoryStore
+from dolmen.store.s3.bucket_store import S3Store
 from dolmen_simulator.counting import CountingStore
+from support.proxy import Proxy
 from support.tables import World
 
 KEY = ("segment", "segment/files/x", 0)
@@ -44,12 +48,12 @@ def accept(body: bytes) -> None:
 
 
 def test_what_was_written_is_there_for_the_next_process_and_no_other_database(tmp_path: Path) -> None:
-    cache(tmp_path).write(KEY, b"body")
-    assert cache(tmp_path).read(KEY) == b"body"
+    cache(tmp_path).put(KEY, b"body")
+    assert cache(tmp_path).get(KEY) == b"body"
     assert KEY in cache(tmp_path)
-    assert cache(tmp_path, "s3://bucket/b").read(KEY) is None
+    assert cache(tmp_path, "s3://bucket/b").get(KEY) is None
     for other in (("footer", KEY[1], 0), (KEY[0], KEY[1], 1), (KEY[0], "segment/files/y", 0)):
-        assert cache(tmp_path).read(other) is None
+        assert cache(tmp_path).get(other) is None
         assert other not in cache(tmp_path)
 
 
@@ -57,13 +61,13 @@ def test_what_was_written_is_there_for_the_next_process_and_no_other_database(tm
 def test_no_key_leads_out_of_the_directory(tmp_path: Path, name: str) -> None:
     inside = tmp_path / "inside"
     key = ("segment", name, 0)
-    cache(inside).write(key, b"body")
-    assert cache(inside).read(key) == b"body"
+    cache(inside).put(key, b"body")
+    assert cache(inside).get(key) == b"body"
     assert held(tmp_path) == held(inside / "dolmen-cache")
 
 
 def test_a_damaged_entry_is_dropped_wherever_the_damage_is(tmp_path: Path) -> None:
-    cache(tmp_path).write(KEY, b"some body")
+    cache(tmp_path).put(KEY, b"some body")
     (path,) = held(tmp_path)
     whole = path.read_bytes()
     rng = random.Random(1)
@@ -74,24 +78,24 @@ def test_a_damaged_entry_is_dropped_wherever_the_damage_is(tmp_path: Path) -> No
         damaged.append(bytes(changed))
     for body in damaged:
         path.write_bytes(body)
-        assert cache(tmp_path).read(KEY) is None
+        assert cache(tmp_path).get(KEY) is None
         assert held(tmp_path) == []
 
 
 def test_the_least_recently_used_go_first_and_the_bound_holds(tmp_path: Path) -> None:
     small = cache(tmp_path, max_bytes=20_000)
     for number in range(12):
-        small.write(("segment", str(number), 0), bytes(1_000))
+        small.put(("segment", str(number), 0), bytes(1_000))
         os.utime(held_path(small, number), ns=(number, number))
-    assert small.read(("segment", "0", 0)) is not None, "reading makes it the youngest"
+    assert small.get(("segment", "0", 0)) is not None, "reading makes it the youngest"
     for number in range(12, 24):
-        small.write(("segment", str(number), 0), bytes(1_000))
+        small.put(("segment", str(number), 0), bytes(1_000))
         assert sum(path.stat().st_size for path in held(tmp_path)) <= 20_000
     left = [number for number in range(24) if ("segment", str(number), 0) in small]
     assert 0 in left
     assert 1 not in left
     assert set(range(20, 24)) <= set(left)
-    small.write(("segment", "large", 0), bytes(15_000))
+    small.put(("segment", "large", 0), bytes(15_000))
     assert ("segment", "large", 0) not in small, "one entry does not push out all others"
 
 
@@ -100,14 +104,37 @@ def held_path(cache: DiskCache, number: int) -> str:
     return cache._path(("segment", str(number), 0))
 
 
+def test_what_was_read_once_counts_as_used_a_day_earlier(tmp_path: Path) -> None:
+    small = cache(tmp_path, max_bytes=20_000)
+    for number in range(12):
+        small.put(("segment", str(number), 0), bytes(1_000), is_new=number != 3)
+    assert small.get(("segment", "5", 0)) is not None
+    for number in range(12, 40):
+        small.put(("segment", str(number), 0), bytes(1_000), is_new=True)
+    left = {number for number in range(40) if ("segment", str(number), 0) in small}
+    assert {3, 5} <= left
+    assert len(left) < 20
+
+
+def test_an_object_is_forgotten_with_all_its_parts_and_no_other(tmp_path: Path) -> None:
+    mine = cache(tmp_path)
+    keys = [(kind, key, offset) for kind in ("footer", "bytes") for key in ("data/a", "data/ab") for offset in (0, 1)]
+    for key in keys:
+        mine.put(key, b"body")
+        cache(tmp_path, "s3://bucket/b").put(key, b"body")
+    mine.remove_objects(["data/a", "data/missing"])
+    assert {key for key in keys if key in mine} == {key for key in keys if key[1] == "data/ab"}
+    assert all(key in cache(tmp_path, "s3://bucket/b") for key in keys)
+
+
 def test_left_overs_of_a_killed_process_go_when_they_are_the_oldest(tmp_path: Path) -> None:
     small = cache(tmp_path, max_bytes=20_000)
-    small.write(("segment", "0", 0), bytes(100))
+    small.put(("segment", "0", 0), bytes(100))
     unfinished = Path(held_path(small, 0) + ".1234.tmp")
     unfinished.write_bytes(bytes(3_000))
     os.utime(unfinished, ns=(1, 1))
     for number in range(1, 25):
-        small.write(("segment", str(number), 0), bytes(1_000))
+        small.put(("segment", str(number), 0), bytes(1_000))
     assert not unfinished.exists()
 
 
@@ -116,7 +143,7 @@ def test_nothing_else_in_the_directory_is_touched(tmp_path: Path) -> None:
     mine.write_bytes(bytes(100_000))
     small = cache(tmp_path, max_bytes=10_000)
     for number in range(30):
-        small.write(("segment", str(number), 0), bytes(1_000))
+        small.put(("segment", str(number), 0), bytes(1_000))
     assert mine.stat().st_size == 100_000
 
 
@@ -127,11 +154,11 @@ def test_a_directory_that_cannot_be_used_costs_the_cache_and_one_line(
     unusable = cache(tmp_path)
     with caplog.at_level(logging.WARNING, logger="dolmen"):
         for _ in range(3):
-            unusable.write(KEY, b"body")
-            assert unusable.read(KEY) is None
+            unusable.put(KEY, b"body")
+            assert unusable.get(KEY) is None
     assert len(caplog.records) == 1
     assert "not used" in caplog.text
-    assert ObjectCache(disk=unusable).load(KEY, lambda: b"fetched", accept) == b"fetched"
+    assert ObjectCache(disk=unusable).get_or_fetch(KEY, lambda: b"fetched", accept) == b"fetched"
 
 
 @contextmanager
@@ -150,11 +177,11 @@ def test_a_full_disk_costs_the_cache_and_leaves_no_half_written_files(
 ) -> None:
     full = cache(tmp_path)
     with caplog.at_level(logging.WARNING, logger="dolmen"), files_of_at_most(10_000):
-        full.write(KEY, bytes(50_000))
-        full.write(KEY, bytes(50_000))
+        full.put(KEY, bytes(50_000))
+        full.put(KEY, bytes(50_000))
     assert len(caplog.records) == 1
     assert held(tmp_path) == []
-    assert cache(tmp_path).read(KEY) is None
+    assert cache(tmp_path).get(KEY) is None
 
 
 def test_a_body_that_fails_its_check_is_neither_kept_nor_believed(tmp_path: Path) -> None:
@@ -165,11 +192,11 @@ def test_a_body_that_fails_its_check_is_neither_kept_nor_believed(tmp_path: Path
             raise CorruptionError("x", "wrong")
 
     with pytest.raises(CorruptionError):
-        both.load(KEY, lambda: b"wrong", refuse)
+        both.get_or_fetch(KEY, lambda: b"wrong", refuse)
     assert held(tmp_path) == []
-    cache(tmp_path).write(KEY, b"wrong")
-    assert both.load(KEY, lambda: b"right", refuse) == b"right"
-    assert cache(tmp_path).read(KEY) == b"right"
+    cache(tmp_path).put(KEY, b"wrong")
+    assert both.get_or_fetch(KEY, lambda: b"right", refuse) == b"right"
+    assert cache(tmp_path).get(KEY) == b"right"
 
 
 _WRITER = """
@@ -180,12 +207,13 @@ number = int(sys.argv[2])
 cache = DiskCache(sys.argv[1], "s3://bucket/a", Runtime(), 200_000)
 for step in range(400):
     key = ("segment", str((step * 7 + number) % 50), 0)
-    body = cache.read(key)
+    body = cache.get(key)
     assert body is None or body == key[1].encode() * 2000, key
-    cache.write(key, key[1].encode() * 2000)
+    cache.put(key, key[1].encode() * 2000)
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_directory_and_read_only_what_is_whole(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     writers = [
@@ -239,16 +267,40 @@ def test_the_environment_says_where_and_only_far_stores_are_cached(
 ) -> None:
     monkeypatch.setenv("DOLMEN_CACHE_DIR", str(tmp_path / "cache"))
     for url in ("memory://x", str(tmp_path / "db"), "file:///tmp/x"):
-        assert DiskCache.from_environment(url, Runtime()) is None
+        assert DiskCache.from_environment(open_store(url), Runtime()) is None
     db = dolmen.open(s3_url)
     db.create_table("t", pa.schema([("id", pa.int64())])).append(pa.table({"id": list(range(10))}))
     assert dolmen.open(s3_url).table("t").scan().to_arrow().num_rows == 10
-    assert len(held(tmp_path / "cache")) == 1, "the footer"
+    assert len(held(tmp_path / "cache")) == 2, "the footer and the file"
+    store = open_store(s3_url)
     monkeypatch.setenv("DOLMEN_CACHE_BYTES", "0")
-    assert DiskCache.from_environment(s3_url, Runtime()) is None
+    assert DiskCache.from_environment(store, Runtime()) is None
     monkeypatch.setenv("DOLMEN_CACHE_BYTES", "5000")
-    found = DiskCache.from_environment(s3_url, Runtime())
+    found = DiskCache.from_environment(store, Runtime())
     assert found is not None
     assert found.max_bytes == 5_000
     monkeypatch.delenv("DOLMEN_CACHE_DIR")
-    assert DiskCache.from_environment(s3_url, Runtime()) is None
+    assert DiskCache.from_environment(store, Runtime()) is None
+    bucket, _, prefix = s3_url.removeprefix("s3://").partition("/")
+    monkeypatch.setenv("DOLMEN_CACHE_DIR", str(tmp_path / "cache"))
+    assert DiskCache.from_environment(S3Store(bucket, prefix, session=boto3.Session()), Runtime()) is None
+
+
+@pytest.mark.slow
+def test_a_later_process_reads_columns_and_manifests_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: Proxy, s3_url: str
+) -> None:
+    monkeypatch.setenv("DOLMEN_CACHE_DIR", str(tmp_path))
+    rows = pa.table({"id": range(200_000), "text": [f"{number * 7919 % 200_003:x}" * 4 for number in range(200_000)]})
+    dolmen.open(s3_url, runtime=Runtime()).create_table("t", rows.schema).append(rows)
+    requests = []
+    for _ in range(2):
+        proxy.forget_requests()
+        assert dolmen.open(s3_url, runtime=Runtime()).table("t").scan(["text"]).to_arrow().equals(rows.select(["text"]))
+        requests.append(len(proxy.requests()))
+    assert requests == [3, 1], "the pointer, the manifest and the file; the pointer"
+    for path in held(tmp_path):
+        body = bytearray(path.read_bytes())
+        body[-1] ^= 1
+        path.write_bytes(body)
+    assert dolmen.open(s3_url, runtime=Runtime()).table("t").scan(["text"]).to_arrow().equals(rows.select(["text"]))

@@ -7,6 +7,7 @@ import random
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
@@ -129,6 +130,7 @@ class Table:
             self.spill(spilled, self.rng.choice([None, None, 1, 3]))
 
 
+@pytest.mark.slow
 def test_live_files_are_those_of_a_plain_model_through_any_history() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     kinds = set()

@@ -80,6 +80,7 @@ def test_a_count_of_everything_fetches_nothing_and_one_with_a_border_a_segment(
     assert store.gets == 1
 
 
+@pytest.mark.slow
 def test_changes_of_files_are_found_among_a_million(million: tuple[CountingStore, Manifest]) -> None:
     store, manifest = million
     entry = manifest.table("t")
@@ -100,6 +101,7 @@ def test_changes_of_files_are_found_among_a_million(million: tuple[CountingStore
     assert scan.count() == (FILES - 1_000) * ROWS - 1_000 * 10
 
 
+@pytest.mark.slow
 def test_a_column_is_added_with_two_puts_and_planned_from_the_root_alone(
     million: tuple[CountingStore, Manifest],
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_column_is_added_with_two_puts_and_planned_from_the_root_alone(
     assert (len(found.files), found.segments.requests) == (1, 1)
 
 
+@pytest.mark.slow
 def test_planning_takes_no_more_memory_than_the_cache_and_the_segment_at_hand(
     million: tuple[CountingStore, Manifest],
 ) -> None:
@@ -135,10 +138,11 @@ def test_planning_takes_no_more_memory_than_the_cache_and_the_segment_at_hand(
         tracemalloc.stop()
     assert len(found.files) > 100
     assert found.segments.requests >= SEGMENTS
-    assert cache.bytes <= 4 << 20
+    assert cache.memory.bytes <= 4 << 20
     assert peak < 64 << 20
 
 
+@pytest.mark.slow
 def test_the_health_of_the_table_reads_each_segment_once_in_bounded_memory(
     million: tuple[CountingStore, Manifest],
 ) -> None:

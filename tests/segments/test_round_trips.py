@@ -49,6 +49,7 @@ def entries(table: FileTable) -> list[DataFile]:
     return [file for some in table.entries() for file in some]
 
 
+@pytest.mark.slow
 def test_entries_of_files_of_all_types_come_back_as_they_were() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     for round_ in range(ROUNDS):
@@ -138,6 +139,7 @@ def test_the_root_knows_bounds_sums_and_times_of_a_segment() -> None:
     assert unknown.stats == {1: ColumnStats(None, 9, None, 0)}
 
 
+@pytest.mark.slow
 def test_bounds_in_the_root_never_prune_what_a_file_may_hold() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     for round_ in range(ROUNDS):

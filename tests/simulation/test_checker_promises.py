@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolution import resolve
@@ -99,7 +98,7 @@ def test_a_commit_whose_objects_are_behind_the_fence_or_gone_is_found(world: Wor
     def aged(manifest: Document) -> None:
         key = left(manifest)["files"][-1]["path"]
         there = world.bucket.objects[key]
-        world.bucket.objects[key] = dataclasses.replace(there, last_modified_us=there.last_modified_us - 30 * DAY_US)
+        world.bucket.objects[key] = replace(there, last_modified_us=there.last_modified_us - 30 * DAY_US)
 
     world.set(retention="1d", keep_versions=2, reader_grace="1h", orphan_age="2d")
     world.now_us += 10 * DAY_US

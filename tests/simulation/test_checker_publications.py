@@ -9,6 +9,8 @@ import pytest
 
 from dolmen.commit.head import context_of
 from dolmen.iceberg import publication
+from dolmen.iceberg.manifest_writer import DeletesWriter
+from dolmen.iceberg.partition_specs import UNPARTITIONED
 from dolmen.iceberg.publication import publish
 from dolmen.iceberg.publication_directory import unpin_versions
 from dolmen_simulator.judge import model
@@ -44,6 +46,25 @@ def test_publications_that_are_right_pass(world: World) -> None:
     world.ledger.publications.check_all()
     assert world.ledger.counts["publications"] == 3
     assert world.ledger.publications.leftovers()  # the first two are of no use any more
+
+
+def test_a_delete_file_without_the_partition_of_its_data_file_is_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"partition_by": "truncate[100](k)"}
+    world.do("set", [model.SettingsEffect("left", changes)], lambda: world.db.table("left").set(**changes))
+    publish_left(world)
+    world.append(4, 5)
+    world.delete(3)
+    publish_left(world)
+    world.ledger.publications.check_all()
+    world.delete(4)
+    right = DeletesWriter._positions
+    monkeypatch.setattr(
+        DeletesWriter, "_positions", lambda *args: ((*each[:2], UNPARTITIONED) for each in right(*args))
+    )
+    with pytest.raises(ViolationError, match="shows other rows"):
+        publish_left(world)
 
 
 def other_version(found: Document) -> None:

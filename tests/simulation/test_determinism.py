@@ -27,6 +27,7 @@ def test_a_seed_makes_the_same_history_in_every_process_and_under_every_hash_see
     assert run(7, 1_200, PYTHONHASHSEED="4242") == first
 
 
+@pytest.mark.slow
 def test_a_history_depends_on_nothing_that_ran_before_it_in_its_process() -> None:
     first = simulate(11, 600)
     simulate(12, 600)
@@ -34,10 +35,12 @@ def test_a_history_depends_on_nothing_that_ran_before_it_in_its_process() -> Non
     assert (again.digest, again.counts) == (first.digest, first.counts)
 
 
+@pytest.mark.slow
 def test_a_history_has_as_many_steps_as_were_asked_for() -> None:
     assert [simulate(seed, steps).steps for seed, steps in ((5, 333), (6, 50), (9, 700))] == [333, 50, 700]
 
 
+@pytest.mark.slow
 def test_other_seeds_make_other_histories() -> None:
     assert len({simulate(seed, 200).digest for seed in range(4)}) == 4
 

@@ -32,6 +32,7 @@ def test_a_hanging_history_ends_and_tells_its_seed_and_where_it_hangs(monkeypatc
     assert failure.replay.command == "dolmen simulate --seed 3 --steps 2000"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_who_cannot_be_interrupted_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.3)

@@ -319,6 +319,7 @@ def possible(history: History) -> bool:
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=20_000 if os.environ.get("DOLMEN_LONG") else 150, deadline=None)
 @given(histories())
 def test_an_anomaly_is_found_if_and_only_if_no_choice_of_snapshots_explains_what_was_seen(history: History) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.cli import main
 from dolmen.commit.draft import Draft
@@ -42,6 +42,7 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dolmen_simulator.judge.ledger.SETTLED_US", -1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_of_a_failing_history_only_what_it_takes_is_left() -> None:
     told: list[int] = []
@@ -85,6 +86,7 @@ def test_when_time_is_over_the_smallest_so_far_is_good_enough() -> None:
     assert failing(done.failure.replay).digest == done.failure.digest
 
 
+@pytest.mark.slow
 def test_who_is_left_out_leaves_the_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a stream of its own: the first request of those who stay is sent when it was, and fares as it did."""
     some = ("founder-1", "appender-1", "deleter-1", "compactor-2", "reader-1")
@@ -163,6 +165,7 @@ def test_the_command_ends_with_1_and_prints_the_command_that_shows_it_again(
     assert (again, same) == (1, out)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_the_command_has_all_of_it_for_machines(cli: Callable[..., tuple[int, str]]) -> None:
     code, out = cli("--seed", 3, "--steps", 500, "--no-shrink", "--trace", "all", "--json")

@@ -48,6 +48,8 @@ AT_LEAST = {
     "applied twice prevented": 45,
     "partial overlaps": 29,
     "positions rebased over positions": 14,
+    "changes of fields": 50,
+    "deletes by conditions": 90,
     "reads": 390,
     "reads by time": 200,
     "versions audited": 600,
@@ -138,6 +140,7 @@ def _summaries(seeds: Sequence[int]) -> Iterator[HistorySummary]:
             yield from pool.map(_history, seeds[first : first + PER_POOL])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(28_800 if LONG else 1_800)
 def test_no_history_ever_shows_what_must_never_happen(capsys: pytest.CaptureFixture[str]) -> None:
     """Some of the seeds are always the same; the others begin at one that is new each time, and printed."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.commit.head import CommitQueue
 from dolmen.commit.loop import Leader, Member
 from dolmen_simulator.actors.declaring import Founder
@@ -24,6 +24,7 @@ def counts_of(seeds: range, steps: int, weather: str) -> Counter[str]:
     return sum(found, Counter[str]())
 
 
+@pytest.mark.slow
 def test_threads_commit_together() -> None:
     counts = counts_of(range(3), 800, "calm")
     assert counts["calls committed together"] > 20
@@ -42,6 +43,7 @@ def test_a_history_with_threads_can_be_repeated() -> None:
     assert counts_of(range(2), 500, "stormy") == counts_of(range(2), 500, "stormy")
 
 
+@pytest.mark.slow
 def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(self: CommitQueue[Member], member: Member) -> None:
         if member in self._waiting:
@@ -58,7 +60,7 @@ def test_a_call_that_is_told_of_the_others_is_found(monkeypatch: pytest.MonkeyPa
     end = CommitQueue.end
 
     def tell(self: CommitQueue[Member], member: Member, outcome: Any) -> None:
-        told = outcome if isinstance(outcome, Exception) else dataclasses.replace(outcome, effects=None, change=None)
+        told = outcome if isinstance(outcome, Exception) else replace(outcome, effects=None, change=None)
         end(self, member, told)
 
     monkeypatch.setattr(CommitQueue, "end", tell)

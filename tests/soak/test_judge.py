@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dolmen.base.records import replace
 from soak import judge
 from soak.journal import Entry, Journal, Steps, read
 

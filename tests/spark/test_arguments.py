@@ -193,6 +193,7 @@ def _check(url: str) -> None:
     db["t"].append([{"id": 77, "n": None, "s": "still written to"}])
 
 
+@pytest.mark.slow
 def test_no_argument_on_spark_makes_a_database_that_nobody_can_open(
     check_call: Callable[[str, dict[str, Any]], None],
 ) -> None:

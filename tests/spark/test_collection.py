@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
@@ -105,6 +105,7 @@ def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
     assert db.verify(deep=True, all_versions=True).findings == ()
 
 
+@pytest.mark.slow
 def test_a_dry_run_deletes_nothing_and_says_what_would_go(life: Life, spark: SparkSession, tmp_path: Path) -> None:
     db = directory(life, tmp_path)
     before = there(tmp_path)
@@ -130,6 +131,7 @@ def test_what_a_killed_compaction_left_is_removed(spark: SparkSession, tmp_path:
     assert db.verify(deep=True).findings == ()
 
 
+@pytest.mark.slow
 def test_nothing_is_deleted_when_a_segment_cannot_be_read(life: Life, spark: SparkSession, tmp_path: Path) -> None:
     db = directory(life, tmp_path)
     manifest = context_of(db).head.refresh().manifest
@@ -170,6 +172,7 @@ def test_nothing_is_deleted_when_tasks_make_other_codes_than_the_driver(
     assert there(tmp_path) >= before
 
 
+@pytest.mark.slow
 def test_a_task_that_finds_another_manifest_under_the_number_stops_the_mark(
     life: Life, spark: SparkSession, tmp_path: Path
 ) -> None:

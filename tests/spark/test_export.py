@@ -76,6 +76,7 @@ def test_what_is_exported_is_read_again_as_the_same_rows(
         assert ds.dataset(str(tmp_path / "out")).schema.field("at").type == SCHEMA.field("at").type
 
 
+@pytest.mark.slow
 def test_some_columns_and_rows_of_an_older_version_are_exported(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:

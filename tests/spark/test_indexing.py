@@ -49,6 +49,7 @@ def table(db: Database, monkeypatch: pytest.MonkeyPatch) -> dolmen.Table:
     return made
 
 
+@pytest.mark.slow
 def test_parts_are_those_that_one_machine_makes(
     spark: SparkSession, db: Database, table: dolmen.Table, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_arguments_are_checked(spark: SparkSession, db: Database) -> None:
         index(spark, memory)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark", "table")
 def test_the_job_makes_indexes(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

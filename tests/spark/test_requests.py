@@ -96,6 +96,7 @@ def test_an_id_stands_for_one_way_of_writing(spark: SparkSession, db: Database, 
         table.delete(keys=[104], request="three")
 
 
+@pytest.mark.slow
 def test_many_keys_are_told_apart_too(spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MAX_KEYS", 10)
     keys = rows(spark, 0, 30).select("id")
@@ -106,6 +107,7 @@ def test_many_keys_are_told_apart_too(spark: SparkSession, table: Table, monkeyp
     assert table.count() == 20
 
 
+@pytest.mark.slow
 def test_an_id_from_before_contents_were_told_is_not_compared(spark: SparkSession, db: Database, table: Table) -> None:
     with db.transaction() as transaction:
         transaction.bind("old", "")

@@ -48,6 +48,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_jar_that_is_not_the_one_it_should_be_is_not_kept(machine: Machine) -> None:
     fetched = '"${@: -1}"'  # .../[artifact]-[revision].[ext]
     machine.give_java(f'pattern={fetched}; echo evil >"${{pattern%/*}}/hadoop-aws-3.4.2.jar"')

@@ -19,6 +19,7 @@ def db(request: pytest.FixtureRequest) -> dolmen.Database:
     return found
 
 
+@pytest.mark.slow
 def test_rows_go_to_files_and_back(db: dolmen.Database, tmp_path: Path) -> None:
     for name in ("t.csv", "t.parquet", "t.jsonl.gz"):
         file = tmp_path / name
@@ -50,7 +51,10 @@ def test_a_file_is_read_as_it_is_written(db: dolmen.Database, tmp_path: Path) ->
         ("COPY t FROM 's3://bucket-evil/x.csv'", "none of the files"),
         ("COPY t FROM 's3://bucket/../x.csv'", "none of the files"),
         ("COPY t TO '{d}/in/x.nope'", "format"),
-        ("COPY t TO '{d}/in/x.csv' (DELIMITER ';')", "FORMAT alone"),
+        ("COPY t TO '{d}/in/x.csv' (DELIMITER ';')", "delimiter=; can't be chosen"),
+        ("COPY t TO '{d}/in/x.csv' (HEADER false)", "header=False can't be chosen"),
+        ("COPY t TO '{d}/in/x.parquet' (HEADER)", "header=True can't be chosen"),
+        ("COPY t TO '{d}/in/x' (FORMAT parquet, PARTITION_BY (id))", "not partition_by: .* --partition-by"),
         ("COPY t FROM '{d}/in/x.csv' (nope 3)", "nope=3 is unknown"),
         ("COPY t (id) FROM '{d}/in/x.csv'", "names its columns"),
         ("COPY (SELECT content FROM read_text('{d}/secret.csv')) TO '{d}/in/x.csv'", "may not be called"),
@@ -71,3 +75,8 @@ def test_other_paths_and_options_are_refused(
         tx.sql(text)
     assert sorted(path.name for path in tmp_path.rglob("*.csv")) == ["secret.csv"]
     assert db.refresh() == 1
+
+
+def test_options_of_csv_may_say_what_is_written(db: dolmen.Database, tmp_path: Path) -> None:
+    db.sql(f"COPY (SELECT 1 AS id, 'a' AS s) TO '{tmp_path}/x.csv' (FORMAT csv, HEADER, DELIMITER ',')", files=tmp_path)
+    assert (tmp_path / "x.csv").read_text() == 'id,s\n1,"a"\n'

@@ -55,6 +55,7 @@ def outcome(text: str, declared: str) -> Any:
     return db.table("t").to_arrow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_mean_the_same_as_relations(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, inserted, refused = random.Random(kind), 0, 0

@@ -125,3 +125,36 @@ def test_not_a_time_is_null(value: Any) -> None:
 def test_digits_beyond_microseconds_are_refused(value: Any) -> None:
     with pytest.raises(InputError, match="parameter"):
         with_literals("?", [value])
+
+
+def test_values_of_numpy_pandas_and_arrow_are_parameters_of_queries_and_statements_alike() -> None:
+    db = dolmen.open("memory://values-of-others")
+    db.sql("CREATE TABLE t (n BIGINT, x DOUBLE, b BLOB, l BIGINT[], s VARCHAR)")
+    values = [np.int64(5), np.float32(1.5), memoryview(b"ab"), np.array([1, 2]), pd.NA]
+    db.sql("INSERT INTO t VALUES (?, ?, ?, ?, ?)", values)
+    expected = [(5, 1.5, b"ab", [1, 2], None)]
+    assert db.sql("FROM t").fetchall() == expected == db.sql("SELECT ?, ?, ?, ?, ?", values).fetchall()
+    assert db.sql("SELECT n FROM t WHERE n = $n AND x = $x", {"n": pa.scalar(5), "x": np.float64(1.5)}).fetchall() == [
+        (5,)
+    ]
+    assert db.sql("SELECT ?", [np.datetime64("2026-01-05T00:00:00.000000001")]).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("DELETE FROM t WHERE id", "is int32, not a condition"),
+        ("UPDATE t SET s = 'x' WHERE s || 'y'", "of type string"),
+        ("DELETE FROM t WHERE nope = 1", "no column 'nope'.*there are: id, s"),
+        ("", "no statement"),
+        ("-- nothing", "no statement"),
+        (";;", "no statement"),
+    ],
+)
+def test_a_condition_is_boolean_and_names_columns(text: str, reason: str) -> None:
+    db = dolmen.open("memory://conditions-of-statements")
+    db.sql("CREATE OR REPLACE TABLE t (id INT, s VARCHAR); INSERT INTO t VALUES (1, 'a')")
+    with pytest.raises(InputError, match=reason) as refused:
+        db.sql(text)
+    assert "__dolmen" not in str(refused.value)
+    assert db.sql("FROM t").fetchall() == [(1, "a")]

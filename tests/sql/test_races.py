@@ -11,6 +11,7 @@ import dolmen
 from dolmen.errors import ConflictError
 
 
+@pytest.mark.slow
 def test_concurrent_statements_are_serializable(tmp_path: Path) -> None:
     url = str(tmp_path / "db")
     dolmen.open(url).sql("CREATE TABLE t (id INT, n INT); INSERT INTO t VALUES (1, 0), (2, 0)")

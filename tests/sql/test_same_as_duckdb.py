@@ -81,6 +81,7 @@ def rows(source: Any, table: str) -> list[tuple[Any, ...]]:
     return sorted(source.sql(f"FROM {table}").fetchall(), key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", range(2))
 def test_statements_leave_the_rows_that_duckdb_has(shard: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")

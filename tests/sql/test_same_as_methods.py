@@ -175,6 +175,7 @@ def state(db: dolmen.Database) -> dict[str, Any]:
     return {"history": history, **{name: entry_of(db.table(name)) for name in db.tables()}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", range(2))
 def test_sql_does_what_the_methods_do(shard: int) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}, shard {shard}")

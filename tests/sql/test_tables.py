@@ -66,6 +66,7 @@ def test_columns_change(db: dolmen.Database) -> None:
         "ALTER TABLE t ADD address.country VARCHAR",
         "ALTER TABLE t RENAME COLUMN address.zip TO code",
         "ALTER TABLE t RENAME s TO text",
+        'ALTER TABLE t ADD COLUMN "p.q" INT; ALTER TABLE t DROP COLUMN "p.q"',
         "ALTER TABLE t ALTER n SET DATA TYPE BIGINT",
         "ALTER TABLE t ALTER COLUMN n SET DEFAULT 7",
         "ALTER TABLE t ALTER text DROP NOT NULL",
@@ -96,12 +97,25 @@ def test_columns_change(db: dolmen.Database) -> None:
     ("text", "error", "reason"),
     [
         ("CREATE VIEW v AS SELECT 1", InputError, "no view"),
+        ("CREATE INDEX i ON t (n)", InputError, r"set\(index=True\)"),
+        ("CREATE SCHEMA s", InputError, "a URL of its own"),
+        ("CREATE SEQUENCE s", InputError, r"uuid\(\)"),
+        ("CREATE OR REPLACE MACRO m() AS 1", InputError, "no functions of users"),
+        ("VACUUM", InputError, r"db\.gc\(\)"),
+        ("ANALYZE t", InputError, "statistics come with each write"),
+        ("CHECKPOINT", InputError, r"db\.maintain\(\)"),
+        ("ATTACH 'f.db'", InputError, r"dolmen\.open\(url\)"),
         ("CREATE TEMP TABLE t AS SELECT 1", InputError, "TABLE is expected"),
-        ("CREATE INDEX i ON t (a)", InputError, "no index"),
-        ("CREATE TABLE t (a INT UNIQUE)", InputError, "NOT NULL, DEFAULT"),
-        ("CREATE TABLE t (a INT, UNIQUE (a))", InputError, "other constraints"),
+        ("CREATE TABLE t (a INT UNIQUE)", InputError, r"UNIQUE \(a\).*primary_key="),
+        ("CREATE TABLE t (a INT PRIMARY KEY, b INT, UNIQUE (b))", InputError, r"UNIQUE \(b\)"),
+        ("CREATE TABLE t (a INT, b INT, PRIMARY KEY (a, b), UNIQUE (a))", InputError, r"UNIQUE \(a\)"),
+        ("ALTER TABLE u ADD CONSTRAINT one UNIQUE (a)", InputError, r"UNIQUE \(a\)"),
+        ("CREATE TABLE t (a)", SchemaError, "'a' has no type"),
+        ("CREATE TABLE t (a INT AUTOINCREMENT)", SchemaError, "increment.* from the program"),
+        ("CREATE TABLE t (a JSON)", SchemaError, "store it as VARCHAR"),
         ("CREATE TABLE t (a INT REFERENCES u)", InputError, "NOT NULL, DEFAULT"),
-        ("CREATE TABLE t (a UUID)", SchemaError, "cannot be stored"),
+        ("CREATE TABLE t (a UUID)", SchemaError, "cannot be stored; store it as VARCHAR"),
+        ("CREATE TABLE t (a INTERVAL)", SchemaError, "cannot be stored; there are"),
         ("CREATE TABLE t (a DATE DEFAULT current_date + 1)", InputError, "a value, now"),
         ("CREATE TABLE t (a DATE DEFAULT 'x')", Error, "x"),
         ("CREATE TABLE t (a INT) WITH (nope = 1)", InputError, "nope"),
@@ -110,7 +124,7 @@ def test_columns_change(db: dolmen.Database) -> None:
         ("CREATE TABLE t AS SELECT 1 AS a, 2 AS a", Error, "a"),
         ("CREATE TABLE t (a, b) AS SELECT 1", InputError, "2 names for 1 columns"),
         ("ALTER TABLE nope ADD a INT", TableNotFoundError, "nope"),
-        ("ALTER TABLE u ADD FOREIGN KEY (a) REFERENCES t (a)", InputError, "not kept"),
+        ("ALTER TABLE u ADD FOREIGN KEY (a) REFERENCES t (a)", InputError, "no foreign keys"),
         ("ALTER TABLE u ALTER a SET UNIQUE", InputError, "SET NOT NULL"),
         ("ALTER TABLE u ALTER a TYPE VARCHAR", SchemaError, "a"),
         ("ALTER TABLE u ADD a INT", SchemaError, "twice"),
@@ -125,3 +139,12 @@ def test_what_cannot_be_said_is_refused(db: dolmen.Database, text: str, error: t
     with pytest.raises(error, match=f"(?i){reason}"):
         db.sql(text)
     assert db.refresh() == 1
+
+
+def test_what_the_primary_key_makes_unique_may_be_declared_so(db: dolmen.Database) -> None:
+    db.sql(
+        "CREATE TABLE t (A INT UNIQUE PRIMARY KEY, b INT, CONSTRAINT both UNIQUE (b, a)); ALTER TABLE t ADD UNIQUE (a)"
+    )
+    assert (db["t"].primary_key, db["t"].checks) == (("A",), {})
+    with pytest.raises(Error, match="A"):
+        db.sql("INSERT INTO t VALUES (1, 2), (1, 3)")

@@ -25,6 +25,7 @@ def rows(db: Any, query: str, *parameters: Any) -> Any:
     return db.sql(query, *parameters).fetchall()
 
 
+@pytest.mark.slow
 def test_a_query_reads_several_versions(db: dolmen.Database) -> None:
     assert rows(db, "SELECT count(*) FROM t AT (VERSION => 2)") == [(2,)]
     query = "SELECT old.id, t.id FROM t AT (TAG => ?) AS old LEFT JOIN t ON old.id = t.id ORDER BY 1"
@@ -47,6 +48,7 @@ def test_a_query_reads_several_versions(db: dolmen.Database) -> None:
         assert rows(tx, "SELECT (SELECT count(*) FROM t), count(*) FROM t AT (VERSION => 2)") == [(0, 2)]
 
 
+@pytest.mark.slow
 def test_a_database_shows_its_parts(db: dolmen.Database) -> None:
     assert rows(db, "SELECT sum(rows), sum(deleted_rows), count(path) FROM dolmen_files('T')") == [(2, 0, 1)]
     assert rows(db, "SELECT rows FROM dolmen_deletes('t')") == [("id = 1",)]

@@ -30,6 +30,7 @@ def _shown(act: Callable[[], object]) -> str:
     raise AssertionError("nothing was raised")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "endpoint",
     [

@@ -206,6 +206,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_read_as_whole(store: LocalSto
             file.read()
 
 
+@pytest.mark.slow
 def test_two_roots_over_one_file_exclude_each_other(tmp_path: Path) -> None:
     outer, inner = LocalStore(tmp_path), LocalStore(tmp_path / "db")
     put(inner, "n", b"0")
@@ -265,6 +266,7 @@ def stop_within_a_put(process: subprocess.Popen[str], store: LocalStore) -> None
     raise AssertionError("the writer ended by itself")
 
 
+@pytest.mark.slow
 def test_whenever_a_writer_is_killed_objects_are_whole_and_what_it_acknowledged_is_there(store: LocalStore) -> None:
     import hashlib
 

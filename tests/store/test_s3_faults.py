@@ -124,6 +124,7 @@ def test_who_waits_gets_parts_that_go_up_at_once_and_functions_pay_for_few_reque
 # ---- conditional puts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["lose", "503-after", "timeout-after"])
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_put_whose_answer_is_lost_is_unknown_and_is_not_sent_again(
@@ -139,6 +140,7 @@ def test_a_put_whose_answer_is_lost_is_unknown_and_is_not_sent_again(
     assert store.get("key").body == b"body"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["reset", "503", "timeout"])
 def test_a_put_that_did_not_land_without_saying_so_is_unknown_too(
     store: S3Store, impatient: ObjectStore, proxy: Proxy, fault: str
@@ -491,6 +493,7 @@ def test_an_answer_that_names_no_part_is_no_success(store: S3Store, proxy: Proxy
         store.get("data/copy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 501, 400])
 def test_a_server_that_does_not_copy_is_asked_once_and_bytes_are_read_then(
     store: S3Store, proxy: Proxy, status: int
@@ -518,6 +521,7 @@ def test_a_copy_of_an_object_that_changed_meanwhile_is_refused(store: S3Store, p
 # ---- all of it
 
 
+@pytest.mark.slow
 def test_increments_through_random_faults_are_never_lost_or_doubled(
     s3_url: str, proxy: Proxy, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_server_that_checks_signatures_takes_those_of_any_key(minio_url: str, 
     assert (seen.by_client, len(seen.requests)) == (0, 2 * len(names))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [
@@ -481,6 +482,7 @@ def test_denied_access_is_told_as_such(store: S3Store, proxy: Proxy) -> None:
         store.get("key")
 
 
+@pytest.mark.slow
 def test_credentials_are_renewed_while_objects_are_read(s3_url: str, see: See) -> None:
     made: list[datetime] = []
 
@@ -513,6 +515,7 @@ def test_credentials_are_renewed_while_objects_are_read(s3_url: str, see: See) -
     assert seen.by_client == 1
 
 
+@pytest.mark.slow
 def test_many_threads_read_at_once_from_the_first_request_on(proxy: Proxy, s3_url: str) -> None:
     store = _store(s3_url, boto3.Session())
     for number in range(8):

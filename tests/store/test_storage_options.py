@@ -7,12 +7,14 @@ import logging
 import pickle
 from typing import Any
 
+import boto3
 import pytest
+from botocore.exceptions import UnknownServiceError
 
 import dolmen
 from dolmen import dbapi
 from dolmen.errors import Error, InputError
-from dolmen.store.s3.connection import _connections_by_options
+from dolmen.store.s3.connection import _connections_by_options, make_session
 
 SECRET, KEY = "hidden-secret-value", "AKIDHIDDENKEYVALUE"
 
@@ -31,6 +33,7 @@ def options(endpoint: str, **more: str) -> dict[str, str]:
     return {"aws_access_key_id": "test", "aws_secret_access_key": "testtest", "aws_endpoint_url": endpoint, **more}
 
 
+@pytest.mark.slow
 def test_a_handle_has_settings_of_its_own(elsewhere: tuple[str, str]) -> None:
     url, endpoint = elsewhere
     db = dolmen.open(url, storage_options=options(endpoint, AWS_REGION="eu-central-1"))
@@ -48,16 +51,41 @@ def test_a_handle_has_settings_of_its_own(elsewhere: tuple[str, str]) -> None:
         dolmen.open(url).tables()
 
 
+@pytest.mark.slow
+def test_copy_reaches_objects_as_the_database_is_reached_or_by_options_of_their_own(elsewhere: tuple[str, str]) -> None:
+    url, endpoint = elsewhere
+    theirs = dolmen.open(url, storage_options=options(endpoint))
+    ours = dolmen.open(f"memory://copy-{url}")
+    for db, files in ((theirs, [url]), (ours, {f"{url}/out/": options(endpoint), "/": None})):
+        db.sql("CREATE TABLE t (n INT, s VARCHAR)")
+        for name in ("t.csv", "t.parquet", "t.jsonl.gz", "t.arrow"):
+            file = f"{url}/out/{db is ours}-{name}"
+            copy = f"COPY (SELECT 1 AS n, 'a' AS s UNION ALL SELECT 2, NULL) TO '{file}'"
+            with pytest.raises(InputError, match="text of its own"):
+                db.sql(f"DELETE FROM t; {copy}", files=files)
+            assert db.sql(copy, files=files).fetchall() == [(2,)]
+            with pytest.raises(InputError, match=rf"{name} exists"):
+                db.sql(copy, files=files)
+            assert db.sql("COPY t FROM ?", [file], files=files).counts.rows_added == 2
+        assert db.sql("SELECT n, s FROM t GROUP BY ALL ORDER BY n").fetchall() == [(1, "a"), (2, None)]
+    for files in ([url], {url: None}, {url: {"nope": SECRET}}, {url: options(endpoint), f"{url}/out": {}}):
+        with pytest.raises(Error) as refused:
+            ours.sql(f"COPY t FROM '{url}/out/False-t.csv'", files=files)
+        assert SECRET not in str(refused.value)
+
+
+@pytest.mark.slow
 def test_handles_with_equal_options_share_a_connection_while_there_are_any(elsewhere: tuple[str, str]) -> None:
     url, endpoint = elsewhere
     handles = [dolmen.open(url, storage_options=options(endpoint)) for _ in range(3)]
     others = [dolmen.open(url, storage_options=options(endpoint, aws_region=region)) for region in ("a-1", "b-1")]
     connections = [each._context.store.connection for each in (*handles, *others)]  # type: ignore[attr-defined]
     assert len(set(map(id, connections))) == 3
-    before = len(_connections_by_options)
+    kept = {key for key, value in _connections_by_options.items() if any(value is each for each in connections)}
+    assert len(kept) == 3
     del handles, others, connections
     gc.collect()
-    assert len(_connections_by_options) == before - 3, "no secret stays when its last handle has gone"
+    assert not kept & set(_connections_by_options), "no secret stays when its last handle has gone"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -114,3 +142,17 @@ def test_options_are_for_s3(url: str) -> None:
         dolmen.infer(url, storage_options={})
     with pytest.raises(InputError, match="storage_options are for s3://"):
         dolmen.verify(url, storage_options={})
+
+
+@pytest.mark.parametrize(
+    ("service", "kind"), [("s3", "service-2"), ("s3", "endpoint-rule-set-1"), ("sqs", "service-2")]
+)
+def test_models_of_services_are_those_that_botocore_reads(service: str, kind: str) -> None:
+    ours, theirs = (
+        each._session.get_component("data_loader") for each in (make_session(region_name="eu-west-1"), boto3.Session())
+    )
+    assert type(ours.file_loader) is not type(theirs.file_loader)
+    assert ours.load_service_model(service, kind) == theirs.load_service_model(service, kind)
+    assert ours.load_data("endpoints") == theirs.load_data("endpoints")
+    with pytest.raises(UnknownServiceError):
+        ours.load_service_model("nothing", kind)

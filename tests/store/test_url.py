@@ -139,6 +139,7 @@ def test_stores_of_one_runtime_and_environment_share_their_connection(
     assert three.connection is not one.connection
 
 
+@pytest.mark.slow
 def test_the_region_is_the_configured_one_or_us_east_1(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def region() -> str:
         store = open_store(s3_url)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pyarrow as pa
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import Context
 from dolmen.errors import Error

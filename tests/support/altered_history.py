@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +24,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.rows.scan import key_access
 from dolmen.rows.scan.key_access import FilterUse

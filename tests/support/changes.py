@@ -14,7 +14,8 @@ import pyarrow as pa
 from dolmen import Database, Transaction
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
-from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
+from dolmen.ingest.cdc.apply_changes import ingest_changes
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.formats.source_file import BadRow
 from dolmen.transactions.transaction import unit_of
@@ -91,7 +92,7 @@ class Feed:
 
     place: Place = field(default_factory=Place)
     table: str = "t"
-    counts: dict[str, ChangeCounts] = field(default_factory=dict)
+    counts: dict[str, RowCounts] = field(default_factory=dict)
     bad: list[BadRow] = field(default_factory=list)
     quarantine: bool = False
     portion_rows: int = 500_000
@@ -126,7 +127,7 @@ class Feed:
         """Applies files in one batch; raises the error of a failed one."""
         return self.apply(*(self.request(file.id, file.body) for file in files), database=database)
 
-    def drop(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> ChangeCounts:
+    def drop(self, id: str, body: bytes, name: str = "t/changes.jsonl") -> RowCounts:
         """Applies one file."""
         self.apply(self.request(id, body, name))
         return self.counts[id]

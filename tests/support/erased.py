@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.base.records import replace
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import Collected, collect

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from dolmen.base.records import replace
 from dolmen.maintenance.health.health import Health, Pipeline, QueueHealth, RejectsHealth
 from support.aging import DAY_US, HOUR_US, Place
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from datetime import date
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ READERS = ("pyiceberg", "duckdb", "polars")
 Condition = list[Any]
 """``["and" | "or", condition, condition]``, ``[column, op, literal]``, or ``[column, "null" | "present"]``.
 
-A literal is a number, a text, or ``{"date": "2024-01-31"}``."""
+A literal is a number, a text, or ``{"date": "2024-01-31"}``; so are ``timestamp``, ``timestamptz`` and ``decimal``."""
 
 
 class IcebergReaders:
@@ -64,6 +66,10 @@ class IcebergReaders:
             with pa.ipc.open_file(answer.name) as file:
                 return file.read_all()
 
+    def count_files(self, reader: str, location: str, where: Condition | None = None) -> int:
+        """The number of data files that pyiceberg or DuckDB opens for a condition."""
+        return int(self.read(f"{reader} files", location, where)["files"][0].as_py())
+
     def write(self, what: str, name: str, properties: dict[str, str]) -> str | None:
         """Lets pyiceberg ``append`` a row to a table of a Glue catalog, ``delete`` all rows, or ``alter`` it.
 
@@ -99,14 +105,15 @@ def on_s3(endpoint: str) -> dict[str, str]:
 
 
 def sql(condition: Condition) -> str:
-    """A condition as SQL, which DuckDB and dolmen understand, and pyiceberg but for the word before a date."""
+    """A condition as SQL, which DuckDB and dolmen understand, and pyiceberg but for the word before a time."""
     if condition[0] in ("and", "or"):
         return f"({sql(condition[1])}) {condition[0].upper()} ({sql(condition[2])})"
     column, op, *literal = condition
     if op in ("null", "present"):
         return f"{column} IS {'NOT ' if op == 'present' else ''}NULL"
     if isinstance(literal[0], dict):
-        return f"{column} {op} DATE '{literal[0]['date']}'"
+        ((kind, text),) = literal[0].items()
+        return f"{column} {op} {text if kind == 'decimal' else f'{kind.upper()} {text!r}'}"
     return f"{column} {op} {literal[0]!r}"
 
 
@@ -134,11 +141,20 @@ def _glue(question: dict[str, Any]) -> pa.Table:
 
 
 def _scan(table: Any, question: dict[str, Any]) -> pa.Table:
+    return _plan(table, question).to_arrow()
+
+
+def _plan(table: Any, question: dict[str, Any]) -> Any:
     where = question["where"]
-    scan = table.scan(snapshot_id=question["snapshot"]) if where is None else table.scan(
-        row_filter=sql(where).replace(" DATE '", " '"), snapshot_id=question["snapshot"]
-    )  # fmt: skip
-    return scan.to_arrow()
+    if where is None:
+        return table.scan(snapshot_id=question["snapshot"])
+    text = re.sub(" (DATE|TIMESTAMP|TIMESTAMPTZ) '", " '", sql(where))
+    return table.scan(row_filter=text, snapshot_id=question["snapshot"])
+
+
+def _pyiceberg_files(question: dict[str, Any]) -> pa.Table:
+    table = _static_table(question["location"], question["properties"])
+    return pa.table({"files": [len(list(_plan(table, question).plan_files()))]})
 
 
 def _static_table(location: str, properties: dict[str, str]) -> Any:
@@ -174,18 +190,29 @@ def _expression(condition: Condition) -> Any:
     if op in ("null", "present"):
         return pl.col(column).is_null() if op == "null" else pl.col(column).is_not_null()
     operators = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-    value = date.fromisoformat(literal[0]["date"]) if isinstance(literal[0], dict) else literal[0]
+    value = literal[0]
+    if isinstance(value, dict):
+        ((kind, text),) = value.items()
+        value = {"date": date.fromisoformat, "decimal": Decimal}.get(kind, datetime.fromisoformat)(text)
     return getattr(operator, operators[op])(pl.col(column), value)
 
 
 def _duckdb(question: dict[str, Any]) -> pa.Table:
+    return _query_duckdb(question, "").to_arrow_table()
+
+
+def _duckdb_files(question: dict[str, Any]) -> pa.Table:
+    ((_, plan),) = _query_duckdb(question, "EXPLAIN ANALYZE ").fetchall()
+    return pa.table({"files": [int(re.search(r"Total Files Read:?\s*(\d+)", plan)[1])]})  # type: ignore[index]
+
+
+def _query_duckdb(question: dict[str, Any], prefix: str) -> Any:
     connection = connect_duckdb()
     _use_s3(connection, question["properties"])
     version = "" if question["snapshot"] is None else f", snapshot_from_id = {question['snapshot']}"
     where = "TRUE" if question["where"] is None else sql(question["where"])
     location = question["location"].replace("'", "''")
-    query = f"SELECT * FROM iceberg_scan('{location}'{version}) WHERE {where}"
-    return connection.execute(query).to_arrow_table()
+    return connection.execute(f"{prefix}SELECT * FROM iceberg_scan('{location}'{version}) WHERE {where}")
 
 
 def connect_duckdb() -> Any:
@@ -226,7 +253,10 @@ def _answer(question: dict[str, Any]) -> None:
     if question["reader"] == "write":
         _write(question)
         return
-    read = {"pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb}[question["reader"]]
+    read = {
+        "pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb,
+        "pyiceberg files": _pyiceberg_files, "duckdb files": _duckdb_files,
+    }[question["reader"]]  # fmt: skip
     found = read(question)
     with pa.ipc.new_file(question["to"], found.schema) as out:
         out.write_table(found)

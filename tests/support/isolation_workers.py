@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from dolmen import Database, Transaction
 from dolmen.commit.change import RowsDependency
 from dolmen.errors import ConflictError, RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
+from dolmen.rows.scan.engines.sql import SqlResult
 from dolmen.transactions.reading import ReadableTable
 from support.porcupine import RecordedTransaction, Step
 
@@ -94,6 +95,10 @@ class Worker:
             *[self.transfer] * 4,
             *[self.skew] * 2,
             *[self.append_unless_long] * 2,
+            *[self.transfer_by_sql] * 2,
+            self.merge_by_sql,
+            self.delete_by_sql,
+            self.insert_by_sql,
             self.append,
             self.write,
             self.delete,
@@ -152,6 +157,83 @@ class Worker:
             return [("r", f"lists/{one}", seen or None), *(("append", f"lists/{key}", call) for key in (one, other))]
 
         self._transact(append)
+
+    # ---- the same by statements of SQL, which read more than they return -----------------------------------------
+
+    def transfer_by_sql(self) -> None:
+        """Moves money between two accounts by one UPDATE."""
+        source, target = self._rng.sample(range(ACCOUNTS), 2)
+        amount = self._rng.randint(1, 9)
+
+        def move(tx: Transaction, call: str) -> list[Step]:
+            chosen = f"WHERE key IN ({source}, {target})"
+            found = _found(tx, f"SELECT key, balance, call FROM accounts {chosen}")
+            new = _found(
+                tx,
+                f"UPDATE accounts SET balance = balance + CASE key WHEN {source} THEN -{amount} ELSE {amount} END, "
+                f"call = '{call}' {chosen} RETURNING key, balance, call",
+            )
+            assert {key: balance - found[key][0] for key, (balance, _) in new.items()} == {
+                source: -amount,
+                target: amount,
+            }
+            return [*_steps("r", "accounts", found), *_steps("w", "accounts", new)]
+
+        self._transact(move)
+
+    def merge_by_sql(self) -> None:
+        """Sets registers to the least balance of two accounts by MERGE: there are rows with these keys, or not."""
+        one, other = self._rng.sample(range(REGISTERS), 2)
+        accounts = self._rng.sample(range(ACCOUNTS), 2)
+
+        def merge(tx: Transaction, call: str) -> list[Step]:
+            chosen = f"FROM accounts WHERE key IN ({accounts[0]}, {accounts[1]})"
+            found = _found(tx, f"SELECT key, balance, call {chosen}")
+            new = _found(
+                tx,
+                f"MERGE INTO registers r USING (SELECT unnest([{one}, {other}])::BIGINT AS key, "
+                f"(SELECT min(balance) {chosen}) AS least) s ON r.key = s.key "
+                f"WHEN MATCHED THEN UPDATE SET balance = least, call = '{call}' "
+                f"WHEN NOT MATCHED THEN INSERT VALUES (s.key, least, '{call}') RETURNING r.key, r.balance, r.call",
+            )
+            assert set(new) == {one, other}
+            assert {balance for balance, _ in new.values()} == {min(balance for balance, _ in found.values())}
+            return [*_steps("r", "accounts", found), *_steps("w", "registers", new)]
+
+        self._transact(merge)
+
+    def delete_by_sql(self) -> None:
+        """Deletes a register if another one has a certain value."""
+        one, other = self._rng.sample(range(REGISTERS), 2)
+
+        def delete(tx: Transaction, call: str) -> list[Step]:
+            found = _found(tx, f"SELECT key, balance, call FROM registers WHERE key IN ({one}, {other})")
+            condition = f"EXISTS (SELECT 1 FROM registers o WHERE o.key = {other} AND o.balance > 0)"
+            gone = _found(tx, f"DELETE FROM registers WHERE key = {one} AND {condition} RETURNING key, balance, call")
+            assert bool(gone) == (one in found and other in found and found[other][0] > 0)
+            reads: list[Step] = [("r", f"registers/{key}", found.get(key)) for key in (one, other)]
+            return [*reads, *(("w", f"registers/{key}", None) for key in gone)]
+
+        self._transact(delete)
+
+    def insert_by_sql(self) -> None:
+        """Appends to a list by INSERT, unless another one is longer."""
+        one, other = self._rng.sample(range(LISTS), 2)
+
+        def insert(tx: Transaction, call: str) -> list[Step]:
+            lists = tx.table("lists")
+            seen = {key: _elements(lists, key) for key in (one, other)}
+            length = "(SELECT count(*) FROM lists WHERE key = {})"
+            new = _found(
+                tx,
+                f"INSERT INTO lists SELECT {one}, 0, '{call}' WHERE {length.format(one)} <= {length.format(other)} "
+                "RETURNING key, balance, call",
+            )
+            assert bool(new) == (len(seen[one]) <= len(seen[other]))
+            reads: list[Step] = [("r", f"lists/{key}", elements or None) for key, elements in seen.items()]
+            return [*reads, *(("append", f"lists/{key}", call) for key in new)]
+
+        self._transact(insert)
 
     def _transact(self, function: Callable[[Transaction, str], list[Step]]) -> None:
         call = self._journal.begin()
@@ -251,6 +333,17 @@ class Worker:
             self._journal.end(call, "refused")
         else:
             self._journal.end(call, "done")
+
+
+def _found(tx: Transaction, statement: str) -> dict[int, list[Any]]:
+    """The rows that a statement returns, by their keys."""
+    result = tx.sql(statement)
+    assert isinstance(result, SqlResult)
+    return {key: values for key, *values in result.fetchall()}
+
+
+def _steps(kind: Literal["r", "w"], table: str, rows: dict[int, list[Any]]) -> list[Step]:
+    return [(kind, f"{table}/{key}", values) for key, values in rows.items()]
 
 
 def _elements(lists: ReadableTable, key: int) -> list[str]:

@@ -17,10 +17,11 @@ ROWS = pa.table(
         "x": [None, math.nan, -0.0],
         "n": pa.array([None, None, 0], pa.int64()),
         "t": pa.array([None, None, None], pa.timestamp("us")),
+        "l": pa.array([None, [None, math.nan], []], pa.list_(pa.float64())),
         "y": [2.5, 2.5, 2.5],
     }
 )
-"""NULL, NaN, and an empty text or zero."""
+"""NULL, NaN, and an empty text or list, or zero."""
 
 
 class Case(NamedTuple):
@@ -44,7 +45,7 @@ def cases() -> list[Case]:
 
 def _case(function: str, row: int, cell: str) -> Case:
     text = re.sub(r"\bx\b(?=\s*%)", "n", function)
-    if function.startswith(("starts_with", "ends_with", "contains", "isnan")):
+    if function.startswith(("starts_with", "ends_with", "contains", "isnan", "list_contains")):
         return Case(text, row, {"TRUE": True, "FALSE": False, "NULL": None}[cell])
     if cell == "NULL":
         return Case(f"({text}) IS NULL", row, True)

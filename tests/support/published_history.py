@@ -22,6 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 import dolmen
+from dolmen.errors import SchemaError
+from dolmen.format.partition_by import check_partition_columns, parse_partition_by
+from dolmen.format.schema import Schema
 from dolmen.iceberg.publication import IcebergPublication
 from support.iceberg_readers import READERS, Condition, IcebergReaders, sql
 from support.random_tables import TYPES, random_column
@@ -59,6 +62,7 @@ LATE: tuple[tuple[pa.DataType, tuple[Any, ...]], ...] = (
 """Types of columns that are added, with their defaults."""
 
 CHANGES = ("append", "append", "upsert", "delete", "delete_keys", "positions", "overwrite", "update", "erase")
+TRANSFORMS = ("identity", "bucket[3]", "truncate[2]", "year", "month", "day", "hour")
 UPKEEP = ("resolve", "compact", "merge", "restore", "alter", "alter", "alter_deep", "alter_deep")
 NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 
@@ -97,10 +101,12 @@ class PublishedHistory:
 
     Args:
         url: of its database, which readers must find.
+        partitioned: whether it always has partitions, which change often.
     """
 
-    def __init__(self, rng: random.Random, url: str) -> None:
+    def __init__(self, rng: random.Random, url: str, *, partitioned: bool = False) -> None:
         self.rng, self.db, self.numbers = rng, dolmen.open(url), iter(range(10**6))
+        self.partitioned = partitioned
         if rng.random() < 0.6:
             self.db.set(root_bytes="4KB")  # entries leave the manifest early
         kinds = rng.sample(list(TYPES), rng.randint(2, 5))
@@ -111,12 +117,14 @@ class PublishedHistory:
         self.table.set(iceberg=rng.choice(["v2", "v3"]), iceberg_snapshots=rng.choice(["newest", "kept"]))
         self.created = self.db.refresh()
         self.log: list[str] = []
+        if partitioned or rng.random() < 0.3:
+            self.partition()
 
     # ---- what happens to it
 
     def step(self) -> None:
         """Makes one change, or one step of upkeep."""
-        what = self.rng.choice([*CHANGES, *CHANGES, *UPKEEP])
+        what = self.rng.choice([*CHANGES, *CHANGES, *UPKEEP, *["partition"] * (4 if self.partitioned else 1)])
         self.log.append(what)
         getattr(self.db if what in ("resolve", "compact", "merge") else self, what)()
         self.log[-1] += f" -> {self.db.refresh()}"
@@ -159,6 +167,17 @@ class PublishedHistory:
     def restore(self) -> None:
         self.table.restore(self.rng.randint(self.created, self.db.refresh()))
 
+    def partition(self) -> None:
+        """Sets other partitions, or none, by columns that can have them."""
+        rng = self.rng
+        terms = [f"{rng.choice(TRANSFORMS)}({field.name})" for field in self.table.schema for _ in range(3)]
+        schema = Schema.from_arrow(self.table.schema)
+        wanted = [term for term in terms if can_partition(term, schema)]
+        chosen = {term.rpartition("(")[2]: term for term in rng.sample(wanted, min(len(wanted), rng.randint(1, 2)))}
+        is_none = not self.partitioned and rng.random() < 0.2
+        self.table.set(partition_by=None if is_none else ", ".join(chosen.values()) or None)
+        self.log[-1:] = [f"{each} {self.table.settings()['partition_by']}" for each in self.log[-1:]]
+
     def alter(self) -> None:
         """Changes columns: adds, renames, drops, widens or reorders them, or sets a default."""
         rng, table = self.rng, self.table
@@ -172,7 +191,7 @@ class PublishedHistory:
             table.widen_column(field.name, rng.choice(WIDER[field.type]))
         elif chance < 0.75:
             table.rename_column(field.name, self._name(field.name.rpartition("_")[0] or field.name))
-        elif chance < 0.85:
+        elif chance < 0.85 and field.name not in str(table.settings()["partition_by"]):
             table.drop_column(field.name)
         elif chance < 0.93:
             table.reorder([each.name for each in rng.sample(list(table.schema), len(table.schema))])
@@ -232,6 +251,9 @@ class PublishedHistory:
         checks = 0
         for where in [None, *(self.condition(flat) for _ in range(predicates))]:
             expected = counted(pinned.scan(names, where=None if where is None else sql(where)).to_arrow(), names)
+            query = f"SELECT {', '.join(names)} FROM t AT (VERSION => {found.version})"
+            seen = self.db.sql(query if where is None else f"{query} WHERE {sql(where)}").to_arrow()
+            assert counted(seen, names) == expected, f"SQL at version {found.version}, where {where}, after {self.log}"
             for reader in READERS:
                 if reader == "pyiceberg" and where is not None and pyiceberg_differs(where, floats):
                     continue
@@ -255,6 +277,15 @@ class PublishedHistory:
             assert found.snapshots == 1 or self.table.settings()["iceberg_snapshots"] == "kept"
         assert not self.db.verify().findings, self.log
         return counts
+
+
+def can_partition(term: str, schema: Schema) -> bool:
+    """Whether a table can be partitioned by a term."""
+    try:
+        check_partition_columns(parse_partition_by(term), schema)
+    except SchemaError:
+        return False
+    return True
 
 
 def inner_paths(path: str, arrow_type: pa.DataType, in_struct: int = 0) -> list[tuple[str, pa.DataType, int]]:
@@ -310,10 +341,11 @@ def counted(table: pa.Table, names: list[str]) -> Counter[Any]:
     return Counter(zip(*columns, strict=True)) if columns else Counter()
 
 
-def run_history(seed: str, readers: IcebergReaders, predicates: int) -> Counter[str]:
+def run_history(seed: str, readers: IcebergReaders, predicates: int, *, partitioned: bool = False) -> Counter[str]:
     """Runs the history of a seed in a directory of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        return PublishedHistory(random.Random(seed), f"{folder}/db").run(readers, predicates=predicates)
+        history = PublishedHistory(random.Random(seed), f"{folder}/db", partitioned=partitioned)
+        return history.run(readers, predicates=predicates)
 
 
 def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -323,6 +355,7 @@ def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) 
     parser.add_argument("--seed", default="1")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--predicates", type=int, default=PREDICATES)
+    parser.add_argument("--partitioned", action="store_true")
     given = parser.parse_args(arguments)
     until, counts = clock() + given.seconds, Counter[str]()
     with tempfile.TemporaryDirectory() as answers:
@@ -332,7 +365,8 @@ def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) 
                 if clock() > until:
                     break
                 try:
-                    counts += run_history(f"{given.seed} {number}", readers, given.predicates)
+                    seed = f"{given.seed} {number}"
+                    counts += run_history(seed, readers, given.predicates, partitioned=given.partitioned)
                 except BaseException:
                     print(f"history {number} of seed {given.seed}", flush=True)
                     raise

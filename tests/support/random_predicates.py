@@ -11,6 +11,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Rng = random.Random
 
@@ -19,7 +20,7 @@ _SOME_TEXT = ("a", "ä", "", "b", "%", "_", "ab", "A", "\n", "'")
 
 
 def random_predicate(rng: Rng, table: pa.Table, depth: int | None = None) -> str:
-    """A condition on some columns of ``table`` and fields of its structs; lists and maps are left alone.
+    """A condition on some columns of ``table`` and fields of its structs; maps are left alone.
 
     Args:
         depth: maximum number of AND, OR and NOT above a comparison; random by default.
@@ -52,8 +53,17 @@ def terms(table: pa.Table) -> dict[str, pa.ChunkedArray]:
     return found
 
 
+def _lists(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The elements of the columns that are lists, by their names in SQL."""
+    pairs = zip(table.schema, table.columns, strict=True)
+    return {quoted(field.name): pc.list_flatten(column) for field, column in pairs if pa.types.is_list(field.type)}
+
+
 def _leaf(rng: Rng, table: pa.Table) -> str:
-    columns = terms(table)
+    columns, lists = terms(table), _lists(table)
+    if lists and (not columns or rng.random() < 0.1):
+        name = rng.choice(list(lists))
+        return f"list_contains({name}, {_literal(rng, lists[name])})"
     plain = rng.choice(list(columns))
     column = columns[plain]
     name = plain.upper() if rng.random() < 0.3 and plain.isascii() else plain

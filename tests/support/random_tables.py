@@ -109,6 +109,15 @@ _DEEP: dict[str, tuple[pa.DataType, Callable[[Rng], Any]]] = {
     ),
 }
 STRUCTS = ("struct", *_DEEP)
+LISTS: dict[str, tuple[pa.DataType, Callable[[Rng], Any]]] = {
+    f"list_of_{name}": (
+        pa.list_(element),
+        lambda rng, draw=draw: [rng.choice([None, draw(rng), draw(rng)]) for _ in range(rng.randint(0, 3))],  # type: ignore[misc]
+    )
+    for name, (element, draw) in TYPES.items()
+    if not pa.types.is_nested(element)
+}
+"""Lists of each type."""
 ALL: tuple[str, ...] = tuple(TYPES)
 FLAT: tuple[str, ...] = tuple(name for name in ALL if name not in ("list", "struct"))
 _PREFIXES = ("", "x_", "My ", "order-", "ä")
@@ -116,7 +125,7 @@ _PREFIXES = ("", "x_", "My ", "order-", "ä")
 
 def random_column(rng: Rng, kind: str, rows: int) -> pa.Array:
     """One column: mostly mixed, sometimes constant, all NULL, or without NULL."""
-    arrow_type, draw = (TYPES | _DEEP)[kind]
+    arrow_type, draw = (TYPES | _DEEP | LISTS)[kind]
     nulls = rng.choice([0.0, 0.1, 0.1, 0.4, 1.0 if rng.random() < 0.2 else 0.2])
     pool = [draw(rng) for _ in range(1 if rng.random() < 0.1 else rng.randint(2, 12))]
     values = [None if rng.random() < nulls else rng.choice(pool) for _ in range(rows)]

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import psutil
 
 from support.built import ROOT
-from support.ministack import free_port
+from support.ministack import EndedError, free_port
 from support.packaged import function_environment, function_folder, packaged_python
 
 _PATH = "/2015-03-31/functions/function/invocations"
@@ -62,6 +62,15 @@ class Emulator:
         Args:
             timeout: seconds an invocation may take.
         """
+        for _ in range(2):
+            try:
+                return cls._start(function, settings, directory, timeout)
+            except EndedError:  # somebody else may have taken a port between the look and the start
+                continue
+        return cls._start(function, settings, directory, timeout)
+
+    @classmethod
+    def _start(cls, function: str, settings: Mapping[str, str], directory: Path, timeout: int) -> Emulator:
         scratch = directory / "tmp"
         scratch.mkdir(parents=True, exist_ok=True)
         log = directory / f"{function}.log"
@@ -99,7 +108,7 @@ class Emulator:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the emulator ended with {self.process.returncode}:\n{self.log.read_text()}")
+                raise EndedError(f"the emulator ended with {self.process.returncode}:\n{self.log.read_text()}")
             with closing(socket.socket()) as probe:
                 if probe.connect_ex((host, int(port))) == 0:
                     return

@@ -23,6 +23,13 @@ def read(folder: str, columns: Sequence[str], where: str | None = None, snapshot
     return chosen.toArrow()
 
 
+def count_files(folder: str, where: str) -> int:
+    """The number of data files that Spark plans to read. Each is a task, because opening it counts as a task's size."""
+    reader = _session().read.format("iceberg").option("file-open-cost", str(1 << 30))
+    plan: Any = reader.load(folder).where(where)._jdf.queryExecution().toRdd()
+    return int(plan.getNumPartitions())
+
+
 def _to_arrow_of_old(frame: Any) -> pa.Table:
     """``toArrow`` of a Spark that has none."""
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import Context, Head
 from dolmen.commit.statements.row_changes import Write

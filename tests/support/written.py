@@ -15,6 +15,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
+from dolmen.format.sort_order import parse_sort_key
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.runs import WriteOptions
@@ -33,7 +34,7 @@ def entry_for(schema: pa.Schema, primary_key: Sequence[str] = (), sort_key: Sequ
         epoch=1,
         schema=stored,
         primary_key=tuple(ids[name] for name in primary_key),
-        sort_key=tuple(ids[name] for name in sort_key),
+        sort_key=parse_sort_key(sort_key, stored),
     )
 
 

@@ -83,6 +83,7 @@ DOORS: dict[str, Callable[[Table, pa.DataType], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "levels"), [(name, levels) for name in WRAP for levels in (200, 3000) if (name, levels) != _SLOW]
 )

@@ -63,6 +63,7 @@ def test_every_type_comes_back_as_it_was_with_its_field_id() -> None:
     assert '"timeUnit":"microseconds"' in parquet.column(ALL.index("naive")).logical_type.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run_rows", [1 << 20, 7])
 def test_duckdb_and_polars_read_every_type(run_rows: int, tmp_path: Path) -> None:
     rows = every_type()
@@ -226,6 +227,7 @@ def test_narrow_rows_are_split_for_parallel_decoding() -> None:
     assert min(groups) >= 1 << 16
 
 
+@pytest.mark.slow
 def test_rows_of_many_columns_keep_row_groups_worth_a_request() -> None:
     rows = pa.table({f"c{place}": np.random.default_rng(place).random(40_000) for place in range(60)})
     metadata = write(rows).parquet().metadata

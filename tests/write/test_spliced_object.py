@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.format.chunk_locations import SpliceSource, shift_difference, shift_states
 from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range

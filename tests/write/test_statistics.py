@@ -35,6 +35,7 @@ def stored_bounds(values: pa.Array, options: WriteOptions | None = None) -> Boun
     return bounds(entry.stats.get(1), written.entry.schema.fields[0].arrow_type)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 def test_bounds_of_random_columns_are_exact(kind: str) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

@@ -94,7 +94,7 @@ def scan(peer: Peer, meter: Meter, oracle: Oracle, name: str) -> None:
     meter.scan(name, lambda: open_and_sum(peer), oracle.sums())
 
 
-def open_and_sum(peer: Peer, low: int | None = None, high: int | None = None) -> Sums:
-    """Opens a table again, and sums it, or a range of its ids."""
+def open_and_sum(peer: Peer, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
+    """Opens a table again, and sums it, or a range of a column."""
     peer.open()
-    return peer.sums(low, high)
+    return peer.sums(low, high, by)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -16,8 +17,10 @@ from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape,
 from dolmen.adopt.hive_folders import FolderColumns, constant_stats
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AdoptTable
+from dolmen.entries.partitions import PartitionSpec
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import ConstantColumn, DataFile
 from dolmen.format.layout import ColumnsBy, check_table_name
@@ -31,8 +34,7 @@ from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers read so far, and the number of files."""
 
-FoundFile: TypeAlias = tuple[FileLocation, int | None]
-"""A file to adopt, and its size if a list has shown it."""
+FoundFile: TypeAlias = tuple[FileLocation, int | None]  # A file to adopt, and its size if a list has shown it
 
 _OTHER_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other table formats, whose metadata decides which files have rows."""
@@ -48,6 +50,8 @@ class Adoption:
         snapshot: id of the Iceberg snapshot; None for plain files.
         skipped: files that were left out because the table has them, or had them before.
         from_folders: the columns whose values are in names of folders.
+        partition_by: the property of the new table, if it has partitions.
+        left_out: the reason for each field of the Iceberg table's partition spec that is not in it, by name.
     """
 
     table: str
@@ -60,6 +64,8 @@ class Adoption:
     snapshot: int | None = None
     skipped: int = 0
     from_folders: tuple[str, ...] = ()
+    partition_by: str = ""
+    left_out: dict[str, str] = field(default_factory=dict)
     commit: Commit | None = None
 
     def facts(self) -> list[tuple[str, str]]:
@@ -70,6 +76,8 @@ class Adoption:
         lines += [("deleted rows", f"{self.deleted_rows:,}")] if self.deleted_rows else []
         lines += [("snapshot", str(self.snapshot))] if self.snapshot is not None else []
         lines += [("columns from folders", ", ".join(self.from_folders))] if self.from_folders else []
+        lines += [("partitions", self.partition_by)] if self.partition_by else []
+        lines += [("left out", f"partition field {name}: {reason}") for name, reason in self.left_out.items()]
         return [*lines, ("columns", ", ".join(self.columns))]
 
     def __repr__(self) -> str:
@@ -183,6 +191,8 @@ class _Adopter:
     progress: AdoptionProgress | None
     hive: bool | None = None
     refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
+    partition_by: str = ""
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def run(self, sources: Sequence[str]) -> Adoption:
         """Reads all files, and adds the statement. Raises AdoptionError with all reasons."""
@@ -192,12 +202,12 @@ class _Adopter:
         self.refusals.belong_to_table = iceberg is not None
         reader = CandidateReader(self.unit.context, self.progress, self.refusals)
         found = iceberg.files(self.refusals) if iceberg else reader.find(locations)
-        files = reader.read(found, {*self.primary_key, *self.sort_key})
+        files = reader.read(found, {*self.primary_key, *self.sort_key, *re.findall(r"\w+", ", ".join(self.sort_key))})
         shapes, numbers = group_by_shape(files)
         folders = FolderColumns()
         if iceberg:
             columns = iceberg.columns(shapes, self.refusals)
-            iceberg.check_partitions(files, columns.schema, self.refusals)
+            self.partition_by, self.left_out = iceberg.partition_by(columns.schema)
         else:
             folders = FolderColumns.of(locations, files, self.hive, self.refusals)
             folders.check(files, self.unit.context.runtime, self.refusals)
@@ -209,8 +219,9 @@ class _Adopter:
 
     def _entry(self, schema: Schema) -> TableEntry | None:
         """The new table's entry, without files; None if its keys or properties are refused."""
+        own = {"partition_by": self.partition_by} if self.partition_by else {}
         try:
-            return new_entry(self.unit, schema, self.primary_key, self.sort_key, self.properties)
+            return new_entry(self.unit, schema, self.primary_key, self.sort_key, {**own, **(self.properties or {})})
         except SchemaError as error:
             self.refusals.add("", str(error))
             return None
@@ -230,12 +241,14 @@ class _Adopter:
         ids = [ids_by_name(each.shape, entry.schema, how) for each, how in zip(shapes, columns.columns_by, strict=True)]
         deleted_by_file = iceberg.read_deletes(candidates, self.refusals) if iceberg else {}
         self.refusals.check(self.source)
-        files, deleted_rows = [], 0
+        files, deleted_rows, spec = [], 0, PartitionSpec.of(entry)
         for one, number in zip(candidates, numbers, strict=True):
             if not one.rows:
                 continue
-            constants = folders.constants(one, entry.schema, self.refusals)
+            constants = (iceberg or folders).constants(one, entry.schema, self.refusals)
             file = data_file(one, columns.columns_by[number], ids[number], constants, runtime.uuid())
+            if iceberg and spec and (partition := iceberg.partition_of(one, spec)) is not None:
+                file = spec.record(file, partition)
             positions = deleted_by_file.get(one.location.label, BitMap())
             if len(positions) == one.rows:
                 deleted_rows += one.rows
@@ -260,6 +273,8 @@ class _Adopter:
             tuple(field.name for field in entry.schema.fields),
             iceberg.snapshot if iceberg else None,
             from_folders=folders.names,
+            partition_by=str(entry.properties.get("partition_by") or ""),
+            left_out=self.left_out,
         )
 
 

@@ -41,8 +41,7 @@ RESERVED = frozenset({
 })  # fmt: skip
 """The top folders of a database in which dolmen moves or deletes objects."""
 
-HIDDEN = ("_", ".")
-"""The first characters of names of files and folders without rows, such as ``_SUCCESS``."""
+HIDDEN = ("_", ".")  # the first characters of names of files and folders without rows, such as ``_SUCCESS``
 
 
 @dataclass(frozen=True)
@@ -126,13 +125,10 @@ def _key(text: str, url: str) -> str:
     return key
 
 
-TAIL_BYTES = 64 * KIB
-"""The size of the first read, from the end of the file: most footers are smaller."""
-MOST_STATISTICS = 64
-"""The most columns whose bounds are stored, as for files that dolmen writes."""
+TAIL_BYTES = 64 * KIB  # the size of the first read, from the end of the file: most footers are smaller
+MOST_STATISTICS = 64  # the most columns whose bounds are stored, as for files that dolmen writes
 
-_OLD_LZ4 = "UNKNOWN"
-"""pyarrow's name for Hadoop's LZ4 frames (Parquet's codec LZ4), which it can read."""
+_OLD_LZ4 = "UNKNOWN"  # pyarrow's name for Hadoop's LZ4 frames (Parquet's codec LZ4), which it can read
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _END = 8

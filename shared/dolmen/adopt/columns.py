@@ -80,8 +80,7 @@ class AdoptionRefusals:
 NARROWER = 1
 """``widened_ts``, until the commit, of a column that some files have in a narrower type or with other fields."""
 
-_GREATEST_ID = 2_147_483_447
-"""Iceberg reserves greater field ids for its own columns, such as row ids."""
+_GREATEST_ID = 2_147_483_447  # Iceberg reserves greater field ids for its own columns, such as row ids
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dolmen.adopt.candidate_file import CandidateFile, FileLocation, FileShape, read_column
 from dolmen.adopt.columns import AdoptionRefusals
+from dolmen.base import pc
 from dolmen.base.runtime import Runtime
+from dolmen.entries.partitions import NULL_FOLDER
 from dolmen.errors import PredicateError, SchemaError, short_repr
 from dolmen.format.entries import ColumnStats, ConstantColumn, column_stats, constant_bounds
 from dolmen.format.schema import Schema, is_nested, own_names, type_from_json
@@ -23,10 +24,8 @@ from dolmen.format.types import short_type, to_json, to_plain
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.rows.scan.data_objects import AdoptedColumn
 
-FolderValues: TypeAlias = Mapping[str, str | None]
-"""Texts by the names in folders, in their order; None for NULL."""
+FolderValues: TypeAlias = Mapping[str, str | None]  # texts by the names in folders, in their order; None for NULL
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,18})", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -41,7 +40,7 @@ def folder_values(folders: Iterable[str]) -> dict[str, str | None]:
         name = _decode(name)
         if name.lower() in map(str.lower, values):
             raise SchemaError(f"its folders give {name!r} twice")
-        values[name] = None if text == _NULL else _decode(text)
+        values[name] = None if text == NULL_FOLDER else _decode(text)
     return values
 
 

@@ -22,8 +22,11 @@ from pyroaring import BitMap
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptionRefusals
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, ObjectNotFoundError
+from dolmen.format.layout import build_decoders
+from dolmen.format.types import Plain
 from dolmen.iceberg.file_groups import read_position_deletes, read_vector_blob
 from dolmen.iceberg.manifests import DATA
+from dolmen.iceberg.partition_specs import plain_values
 
 R = TypeVar("R")
 
@@ -49,13 +52,7 @@ class IcebergFile(
         "length": "content_size_in_bytes",
     },
 ):
-    """A data file or delete file of a snapshot, as far as the record in its manifest is read.
-
-    Args:
-        data_file, offset, length: for a deletion vector, its data file, and its place in the file.
-        columns: for an equality delete, the ids of its columns.
-        sequence, spec: as the entry or the manifest list has them.
-    """
+    """A data file or delete file of a snapshot, as far as the record in its manifest is read."""
 
     path: str
     format: str
@@ -63,10 +60,13 @@ class IcebergFile(
     size: int
     content: int | None = None
     key_metadata: bytes | None = None
-    columns: list[int] | None = None
+    columns: list[int] | None = None  # for an equality delete, the ids of its columns
+    # data_file, offset, length: for a deletion vector, its data file, and its place in the file
     data_file: str | None = None
     offset: int | None = None
     length: int | None = None
+    partition: dict[str, Any] = {}  # values by the name of their field in the manifest
+    # sequence, spec: as the entry or the manifest list has them
     sequence: int = 0
     spec: int = 0
 
@@ -77,6 +77,11 @@ class IcebergFile(
     def blob(self) -> tuple[int, int] | None:
         """The offset and length of a deletion vector."""
         return None if self.offset is None or self.length is None else (self.offset, self.length)
+
+    @property
+    def values(self) -> list[Plain]:
+        """The values of its partition, in the order of the spec's fields."""
+        return list(plain_values(self.partition))
 
 
 class _ManifestRecord(msgspec.Struct):
@@ -93,6 +98,9 @@ class _EntryRecord(msgspec.Struct):
     status: int
     data_file: IcebergFile
     sequence_number: int | None = None
+
+
+build_decoders(_ManifestRecord, _EntryRecord)
 
 
 def snapshot_files(
@@ -164,8 +172,7 @@ def _takes_bytes(schema: Any, records: set[str]) -> bool:
     return kind == "enum" or _takes_bytes(kind, records)
 
 
-ReadRange = Callable[[str, tuple[int, int]], bytes]
-"""(URL, first and end byte) -> these bytes."""
+ReadRange = Callable[[str, tuple[int, int]], bytes]  # (URL, first and end byte) -> these bytes
 
 
 def deleted_positions(

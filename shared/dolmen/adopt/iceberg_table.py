@@ -27,11 +27,15 @@ from dolmen.adopt.columns import (
     field_ids,
 )
 from dolmen.adopt.iceberg_manifests import IcebergFile, deleted_positions, snapshot_files
-from dolmen.base.runtime import Runtime
+from dolmen.base.records import replace
+from dolmen.base.runtime import Runtime, cached_property
+from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
-from dolmen.format.layout import ColumnsBy
+from dolmen.format.entries import ConstantColumn
+from dolmen.format.layout import ColumnsBy, build_decoders
+from dolmen.format.partition_by import PartitionTerm, parse_partition_by, partition_text
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names
-from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
+from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, to_json, type_of
 from dolmen.iceberg.manifests import DATA, EQUALITY_DELETES
 from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
@@ -78,6 +82,11 @@ class _SnapshotForm(msgspec.Struct, rename="kebab"):
 class _PartitionFieldForm(msgspec.Struct, rename="kebab"):
     transform: str
     source_id: int | None = None
+    name: str = ""
+
+    @property
+    def is_identity(self) -> bool:
+        return self.transform == "identity"
 
 
 class _SpecForm(msgspec.Struct, rename="kebab"):
@@ -97,12 +106,16 @@ class _MetadataForm(msgspec.Struct, rename="kebab"):
     snapshots: list[_SnapshotForm] | None = None
     partition_specs: list[_SpecForm] | None = None
     partition_spec: list[_PartitionFieldForm] | None = None
+    default_spec_id: int = 0
     properties: dict[str, str] | None = None
 
     @property
     def current_schema(self) -> _SchemaForm:
         schemas = self.schemas or ([self.schema] if self.schema else [])  # one schema in v1
         return next((schema for schema in schemas if schema.schema_id == self.current_schema_id), schemas[-1])
+
+
+build_decoders(_MetadataForm)
 
 
 def find_iceberg(store: ObjectStore, runtime: Runtime, location: FileLocation) -> IcebergSource | None:
@@ -222,6 +235,8 @@ class IcebergSource:
             how, by_id = _find_columns(each, {field.id for field in fields}, mapping, lacks, refusals)
             columns_by.append(how)
             for field in fields:
+                if field.id not in by_id and field.id in self._identities:
+                    continue  # its values may be in partitions
                 reason, is_narrower = compare_column(by_id.get(field.id), field)
                 if is_narrower:
                     narrower.add(field.id)
@@ -238,15 +253,50 @@ class IcebergSource:
                     next_id += 1
         return AdoptedColumns(Schema(tuple(columns), next_id, mapping=tuple(names)), tuple(columns_by))
 
-    def check_partitions(self, files: Sequence[CandidateFile], schema: Schema, refusals: AdoptionRefusals) -> None:
-        """Adds columns whose values are only in partition metadata, as in imported Hive tables."""
-        specs = self._identities()
-        names = {field.id: field.name for field in schema.fields}
-        for one in files:
-            for id_ in specs.get(self._data[one.location.label].spec, ()):
-                if id_ in names and not has_column(one.shape.columns, id_, schema.mapping):
-                    reason = "it is only in the table's partitions, and each column must be in the file"
-                    refusals.add(one.location.label, reason, names[id_])
+    def partition_by(self, schema: Schema) -> tuple[str, dict[str, str]]:
+        """The property of the current spec, and why fields of it are left out, by name."""
+        terms, left_out = list[PartitionTerm](), dict[str, str]()
+        for each in self._specs.get(self._metadata.default_spec_id, ()):
+            if each.transform == "void":  # a field that was dropped
+                continue
+            column = schema.by_id.get(each.source_id or 0)
+            try:
+                if column is None:
+                    raise SchemaError("it is of no column, or of a field inside one")
+                (term,) = parse_partition_by(f"{each.transform}(x)")
+                term = replace(term, column=column.name)
+                term.transform.check(column.name, column.arrow_type)
+                terms = list(parse_partition_by(partition_text((*terms, term))))
+            except (InputError, SchemaError) as error:
+                left_out[each.name] = str(error)
+        return partition_text(tuple(terms)), left_out
+
+    def partition_of(self, one: CandidateFile, spec: PartitionSpec) -> Partition | None:
+        """The values of a file by the table's terms; None if it is of another spec than the current one."""
+        file, fields = self._data[one.location.label], self._specs.get(self._metadata.default_spec_id, [])
+        values = {(each.source_id, each.transform): value for each, value in zip(fields, file.values, strict=False)}
+        keys = [(field.id, str(term.transform)) for term, field in spec.terms]
+        is_current = file.spec == self._metadata.default_spec_id and all(key in values for key in keys)
+        return tuple(values[key] for key in keys) if is_current else None
+
+    def constants(self, one: CandidateFile, schema: Schema, refusals: AdoptionRefusals) -> dict[int, ConstantColumn]:
+        """The columns of a file whose values are only in its partition, as in imported Hive tables."""
+        file, constants = self._data[one.location.label], dict[int, ConstantColumn]()
+        fields = self._specs.get(file.spec, [])
+        values = {each.source_id: value for each, value in zip(fields, file.values, strict=False) if each.is_identity}
+        for id_ in self._identities:
+            column = schema.by_id.get(id_)
+            if column is None or has_column(one.shape.columns, id_, schema.mapping):
+                continue
+            if values.get(id_) is None and not column.nullable and (id_ in values or column.initial_default is None):
+                refusals.add(one.location.label, "neither the file nor its partition has a value", column.name)
+            elif id_ in values:
+                constants[id_] = ConstantColumn(str(column.arrow_type), to_json(values[id_]))
+                try:
+                    from_json(constants[id_].value, column.arrow_type)
+                except SchemaError as error:
+                    refusals.add(one.location.label, f"in its partition {error}", column.name)
+        return constants
 
     def read_deletes(self, files: Sequence[CandidateFile], refusals: AdoptionRefusals) -> dict[str, BitMap]:
         """The positions of deleted rows by the label of their data file."""
@@ -266,15 +316,19 @@ class IcebergSource:
                 return snapshot_files(snapshot.manifest_list, snapshot.manifests or (), self._read, self._runtime)
         raise AdoptionError(self._label, [f"the metadata lacks its current snapshot {self.snapshot}"], READ_BY_ENGINE)
 
-    def _identities(self) -> dict[int, tuple[int | None, ...]]:
-        """By id of a partition spec, the columns with identity transforms."""
+    @cached_property
+    def _specs(self) -> dict[int, list[_PartitionFieldForm]]:
+        """The fields of all partition specs, by their id."""
         specs = self._metadata.partition_specs
         if specs is None:  # in v1
-            specs = [_SpecForm(0, self._metadata.partition_spec or [])]
-        return {
-            spec.spec_id: tuple(each.source_id for each in spec.fields if each.transform == "identity")
-            for spec in specs
-        }
+            return {0: self._metadata.partition_spec or []}
+        return {spec.spec_id: spec.fields for spec in specs}
+
+    @cached_property
+    def _identities(self) -> set[int]:
+        """The columns whose values may be in partitions alone."""
+        fields = (each for fields in self._specs.values() for each in fields)
+        return {each.source_id for each in fields if each.is_identity and each.source_id is not None}
 
     def _label_of(self, url: str) -> str:
         try:

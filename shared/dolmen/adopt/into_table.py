@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias, get_args
 
 import msgspec
@@ -35,6 +35,7 @@ from dolmen.adopt.columns import (
 from dolmen.adopt.hive_folders import FolderColumns
 from dolmen.adopt.iceberg_table import find_iceberg
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.commit.change import NO_NOTE, ExpectErasures, Note
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AdoptFiles, AlterTable
@@ -46,6 +47,7 @@ from dolmen.format.layout import AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.schema import Field, MappedColumn, Schema, child_fields, field_id, own_names
+from dolmen.format.sort_order import sort_ids
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.transactions.row_statements import NewColumns
 from dolmen.transactions.transaction import Transaction, replay, unit_of
@@ -133,7 +135,7 @@ class _IntoTable:
         names = (each.name for each in entry.schema.fields if not each.nullable)
         unread = set(new) - self.candidates.keys()
         missing = [(location, size) for location, size in found if location in unread]
-        for one in reader.read(missing, {*names, *entry.schema.names_of(entry.sort_key)}):
+        for one in reader.read(missing, {*names, *entry.schema.names_of(sort_ids(entry.sort_key))}):
             self.candidates[one.location] = one
         files = [self.candidates[location] for location in new if location in self.candidates]
         folders = FolderColumns.of(locations, files, self.hive, refusals)

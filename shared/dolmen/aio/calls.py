@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from functools import wraps
 from types import TracebackType
 from typing import Any, Self
@@ -50,9 +50,9 @@ def open(url: str, **options: Any) -> AsyncObject:
 class AsyncObject:
     """A ``Database``, ``Table`` or another object of dolmen with methods to be awaited. Each runs in a thread.
 
-    ``table``, ``transaction`` and ``writer`` are not awaited: their errors come from the first call that is. Properties
-    are as they are; ``async with`` and ``async for`` stand where ``with`` and ``for`` do. A call that is cancelled goes
-    on in its thread: give a request id, and repeat it.
+    ``open``, ``table``, ``transaction`` and ``writer`` need no ``await``: without one, their errors come from the first
+    call that is awaited. Properties are as they are; ``async with`` and ``async for`` stand where ``with`` and ``for``
+    do. A call that is cancelled goes on in its thread: give a request id, and repeat it.
     """
 
     def __init__(self, wrapped: Any = None, kind: type | None = None, make: Callable[[], Any] | None = None) -> None:
@@ -98,6 +98,11 @@ class AsyncObject:
     def __getitem__(self, name: str) -> Any:
         """Short for ``table(name)``."""
         return self.table(name)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """The object itself: ``await db.table("t")`` raises now what the first call would raise."""
+        yield from asyncio.to_thread(self._wrapped).__await__()
+        return self
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(lambda: self._wrapped().__enter__())

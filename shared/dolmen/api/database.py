@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from dolmen.api.cursor import ChangeCursor, open_cursor
+from dolmen.api.maintenance import MaintainableDatabase
 from dolmen.api.table import ErasureResult, Table
-from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import Metadata, Note, request_ids_by_version
+from dolmen.commit.change import About, Metadata, Note, read_about, request_ids_by_version, with_full_signatures
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError, short_repr
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
+from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
+from dolmen.store.cache import CacheMemory
 from dolmen.transactions.erase import ListedErasure, listed_erasure, listed_erasures
 from dolmen.transactions.row_statements import NewColumns
 from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
@@ -30,7 +31,7 @@ from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
     from dolmen.maintenance.verify.findings import Progress, VerifyReport
-    from dolmen.rows.scan.engines.sql import Parameters, SqlResult
+    from dolmen.rows.scan.engines.sql import AllowedFiles, Parameters, SqlResult
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ def open(
     url: str,
     *,
     storage_options: Mapping[str, str] | None = None,
+    cache_bytes: int | None = None,
     runtime: Runtime | None = None,
     trust_clock: bool = False,
 ) -> Database:
@@ -50,6 +52,8 @@ def open(
         storage_options: for S3, settings of this handle instead: ``aws_access_key_id``, ``aws_secret_access_key``,
             ``aws_session_token``, ``aws_region``, ``aws_endpoint_url``, ``aws_profile``. They are never stored, shown
             or handed to another process.
+        cache_bytes: the most memory that the process caches objects in, for all its databases; 0 caches none. By
+            default as before: at first ``DOLMEN_CACHE_MEMORY``, or 256 MB, or a tenth of a Lambda function's memory.
         runtime: clock, randomness, sleep and threads, for tests.
         trust_clock: accept a store's clock that is a day away from all other clocks.
 
@@ -58,7 +62,10 @@ def open(
         []
     """
     runtime = runtime or shared_runtime()
-    return Database(open_store(url, runtime, storage_options), runtime, trust_clock=trust_clock)
+    store = open_store(url, runtime, storage_options)
+    if cache_bytes is not None:
+        CacheMemory.of_runtime(runtime).resize(arguments.number("cache_bytes", cache_bytes, 0))
+    return Database(store, runtime, trust_clock=trust_clock)
 
 
 def verify(
@@ -83,6 +90,7 @@ def verify(
     return db.verify(version=version, deep=deep, all_versions=all_versions, progress=progress)
 
 
+@with_full_signatures
 class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableDatabase):
     """Tables under one pointer: they commit together, and readers always see whole commits.
 
@@ -100,11 +108,11 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         self,
         operation: str,
         statement: Callable[[UnitOfWork], None],
-        note: Note,
+        about: About,
         *,
         needs_newest: bool = False,
     ) -> Commit:
-        unit = UnitOfWork(self._context, operation, note=note, newest=needs_newest)
+        unit = UnitOfWork(self._context, operation, note=read_about(**about)[0], newest=needs_newest)
         statement(unit)
         return unit.commit()
 
@@ -291,9 +299,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         timestamp: datetime | int | str | None = None,
         until: datetime | int | str | None = None,
         move: bool = False,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> Commit:
         """Gives a name to a version, which is kept with all that it needs as long as it has a tag.
 
@@ -317,13 +323,12 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.at(tag="before").version
             1
         """
+        request = about.get("request")
         moment = Moment(version, timestamp)
         statement = partial(put_tag, name=name, moment=moment, until=until, move=move, request=request)
-        return self._apply("tag", statement, Note.of(message, metadata), needs_newest=True)
+        return self._apply("tag", statement, about, needs_newest=True)
 
-    def drop_tag(
-        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> Commit:
+    def drop_tag(self, name: str, **about: Unpack[About]) -> Commit:
         """Removes a tag; its version may expire from now on. Raises TagNotFoundError.
 
         Examples:
@@ -331,9 +336,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.drop_tag("before").operation
             'drop_tag'
         """
-        return self._apply(
-            "drop_tag", partial(drop_tag, name=name, request=request), Note.of(message, metadata), needs_newest=True
-        )
+        request = about.get("request")
+        return self._apply("drop_tag", partial(drop_tag, name=name, request=request), about, needs_newest=True)
 
     def tags(self) -> dict[str, TaggedVersion]:
         """The versions that have names, by name.
@@ -411,9 +415,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         tag: str | None = None,
         settled: bool = True,
         tables: str | Sequence[str] | None = None,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> Commit:
         """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
 
@@ -440,9 +442,10 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> people.count()
             3
         """
+        request = about.get("request")
         moment = Moment(version, timestamp, tag, settled)
         statement = partial(restore_tables, moment=moment, names=tables, request=request)
-        return self._apply("restore", statement, Note.of(message, metadata), needs_newest=True)
+        return self._apply("restore", statement, about, needs_newest=True)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Commits, newest first, with what each did to which tables, its requests, message and metadata.
@@ -516,7 +519,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         request: str | None = None,
         message: str | None = None,
         metadata: Metadata | None = None,
-        files: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
+        files: AllowedFiles = None,
     ) -> SqlResult | Any:  # a type checker cannot know which text has rows
         """Runs SQL over the tables: a query on DuckDB, or statements that change tables, in one commit (docs/sql.md).
 
@@ -530,7 +533,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             parameters: values for ``?``, in order, or for ``$name``, by name.
             request, message, metadata: as for ``Table.append``, of statements that change tables. The text and the
                 parameters are the content of the request.
-            files: the files and directories, or beginnings of URLs of objects, that COPY may read and write.
+            files: the files and directories, or beginnings of URLs of objects, that COPY may read and write. Objects
+                are reached as the database is, or with ``storage_options``: ``{"s3://theirs/in": {...}}``.
 
         Returns:
             The rows of a query, or of the text's last statement if it is a query or has RETURNING; else the ``Commit``.
@@ -546,9 +550,9 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.sql("SELECT max(age) FROM people").fetchall()
             [(46,)]
         """
-        from dolmen.sql.text import run_on_database  # imports DuckDB
-
-        return run_on_database(self._context, query, parameters, request, Note.of(message, metadata), files)
+        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_database
+        result: SqlResult | Commit = run(self._context, query, parameters, request, Note.of(message, metadata), files)
+        return result
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
 from dolmen.base.units import utc
-from dolmen.commit.change import ErasedMeanwhileError, Metadata, Note, find_applied
+from dolmen.commit.change import (
+    About,
+    ErasedMeanwhileError,
+    Metadata,
+    Note,
+    find_applied,
+    read_about,
+    with_full_signatures,
+)
 from dolmen.commit.draft import ColumnsChangedError
 from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
@@ -38,8 +46,7 @@ if TYPE_CHECKING:
     from dolmen.maintenance.compact.compaction import Compacted
 
 
-@dataclass(frozen=True)
-class ErasureResult:
+class ErasureResult(Struct, frozen=True):
     """The result of an erasure: from this commit on no version shows the rows.
 
     Args:
@@ -79,6 +86,7 @@ def _unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
     )
 
 
+@with_full_signatures
 class Table(TableVerbs[Commit, ErasureResult]):
     """A table of a database. Every read follows the newest version; every write is one commit."""
 
@@ -93,14 +101,14 @@ class Table(TableVerbs[Commit, ErasureResult]):
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        note: Note,
-        request: str | None,
+        about: About,
         *,
         data: Any = None,
         may_delay_files: bool = False,
         reads_rows: bool = False,
         needs_newest: bool = False,
     ) -> Commit:
+        note, request = read_about(**about)
         if needs_newest:
             unit = UnitOfWork(self._context, operation, note=note, newest=True)
             statement(TableChange(unit, self.name, request, unit.look_up(self.name)))
@@ -190,16 +198,15 @@ class Table(TableVerbs[Commit, ErasureResult]):
 
         return compact(self._context, self.name, dry_run=arguments.flag("dry_run", dry_run))
 
-    def drop(
-        self, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> Commit:
+    def drop(self, **about: Unpack[About]) -> Commit:
         """Drops the table. See ``Database.drop_table``.
 
         Examples:
             >>> people.drop().operation
             'drop_table'
         """
-        unit = UnitOfWork(self._context, "drop_table", note=Note.of(message, metadata))
+        note, request = read_about(**about)
+        unit = UnitOfWork(self._context, "drop_table", note=note)
         drop_table(unit, self.name, request)
         return unit.commit()
 
@@ -276,8 +283,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
         return effective_values(entry.properties, TABLE_PROPERTIES)
 
 
-@dataclass(frozen=True)
-class _Autocommit:
+class _Autocommit(Struct, frozen=True):
     """One statement on one table, in a commit of its own, for the columns that the table has at the commit.
 
     If its request was applied before, and the statement no longer fits the columns, its content is compared with the

@@ -50,10 +50,8 @@ from dolmen.transactions.row_statements import (
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, must_leave_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
-_DELETE_BYTES = 1_024
-"""Bytes that a delete counts for at least."""
-_MOST_KEYS = 100_000
-"""The most keys of several calls that become one delete."""
+_DELETE_BYTES = 1_024  # bytes that a delete counts for at least
+_MOST_KEYS = 100_000  # the most keys of several calls that become one delete
 _MOST_FAILED = 1_000
 
 

@@ -8,14 +8,12 @@ from operator import index
 
 from dolmen.errors import InputError, short_repr
 
-MAX_REQUEST_BYTES = 4096
-"""The longest request id in UTF-8: enough for the URL of any S3 object with its version."""
+MAX_REQUEST_BYTES = 4096  # the longest request id in UTF-8: enough for the URL of any S3 object with its version
 MAX_OPERATION_LENGTH = 64
 
-MAX_MESSAGE_BYTES = 256
+MAX_MESSAGE_BYTES = 256  # the longest message of a commit in UTF-8. Each manifest has up to 64 messages.
 MAX_METADATA_BYTES = 8_192
 """The most bytes of a commit's metadata, keys and values together: each manifest repeats that of 16 commits."""
-"""The longest message of a commit in UTF-8. Each manifest has up to 64 messages."""
 
 
 def request_id(value: object) -> str:

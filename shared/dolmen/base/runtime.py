@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
-_FAR_SECONDS = 0.002
-"""Opening a small file on a local disk takes less than this: 0.1 to 0.3 ms (measured)."""
+from msgspec import Struct
+
+_FAR_SECONDS = 0.002  # opening a small file on a local disk takes less than this: 0.1 to 0.3 ms (measured)
 _CLOCKS_DISAGREE_SECONDS = 1.0
 """A wall clock that NTP slews, by at most 0.5 ms a second, stays within this difference for half an hour."""
 T = TypeVar("T")
@@ -80,26 +81,19 @@ class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_p
 
 @dataclass(frozen=True)
 class Runtime:
-    """The clock, randomness, sleep and threads of a process.
+    """The clock, randomness, sleep and threads of a process."""
 
-    Args:
-        clock_us: this machine's wall clock in microseconds since the epoch; never orders commits.
-        monotonic: seconds that never decrease and also pass while the machine is suspended; measures response ages.
-        sleep: waits for a number of seconds.
-        random: the source of uuids and jitter.
-        threads: the most concurrent requests; 1 runs everything inline.
-        cores: number of threads that decode or encode; at most one per processor, because each needs memory.
-        signal: makes a ``Signal``.
-        few_requests: True if requests matter more than latency: large objects are uploaded in fewer, larger parts.
-    """
-
+    # this machine's wall clock in microseconds since the epoch; never orders commits
     clock_us: Callable[[], int] = _local_clock_us
+    # seconds that never decrease and also pass while the machine is suspended; measures response ages
     monotonic: Callable[[], float] = _monotonic
-    sleep: Callable[[float], None] = time.sleep
-    random: random.Random = field(default_factory=random.SystemRandom)
-    threads: int = 32
+    sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds
+    random: random.Random = field(default_factory=random.SystemRandom)  # the source of uuids and jitter
+    threads: int = 32  # the most concurrent requests; 1 runs everything inline
+    # number of threads that decode or encode; at most one per processor, because each needs memory
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
-    signal: Callable[[], Signal] = threading.Event
+    signal: Callable[[], Signal] = threading.Event  # makes a ``Signal``
+    # True if requests matter more than latency: large objects are uploaded in fewer, larger parts
     few_requests: bool = False
 
     def instant(self) -> Instant:
@@ -131,16 +125,17 @@ class Runtime:
         ahead: int | None = None,
         size: Callable[[T], int] = lambda _: 0,
         most: int = 0,
+        here: Callable[[T], bool] = lambda _: False,
     ) -> Iterator[R]:
         """Like ``map``, in order, with up to ``ahead`` (default ``threads``) concurrent items.
 
         An error is raised when the result of its item is due; items that have not started by then do not start.
         ``size``: the bytes of an item's result. To bound memory, no further item starts while the results of the
-        concurrent items take more than ``most`` bytes.
+        concurrent items take more than ``most`` bytes. ``here``: see ``compute``; for items that are cached.
         """
         if self.threads == 1:
             return map(function, items)
-        return _map(self._pool, function, items, ahead or self.threads, size, most)
+        return _map(self._pool, function, items, ahead or self.threads, size, most, here)
 
     def near(
         self, function: Callable[[T], R], items: Iterator[T], *, count: Callable[[T], int] = lambda _: 1
@@ -213,6 +208,15 @@ class Runtime:
         """Runs a function in its own thread until it returns. The thread does not keep the process alive."""
         threading.Thread(target=function, name=name, daemon=True).start()
 
+    def share(self, make: Callable[[Runtime], T]) -> T:
+        """The object that ``make`` makes for all users of this runtime, at the first call."""
+        found: T | None = self._shared.get(make)
+        return found or self._shared.setdefault(make, make(self))
+
+    @cached_property
+    def _shared(self) -> dict[Any, Any]:
+        return {}
+
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.threads, thread_name_prefix="dolmen")
@@ -266,20 +270,14 @@ def _map(
                 future.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often something is attempted, and how long the pauses between are.
+class RetryPolicy(Struct, frozen=True):
+    """How often something is attempted, and how long the pauses between are."""
 
-    Args:
-        tries: the most attempts, the first one included.
-        base_seconds: the longest pause before the second attempt is twice this; it doubles with each attempt. 0 = no
-            pause: for conflicts in which each loss means that another writer succeeded.
-        cap_seconds: no pause is longer.
-    """
-
-    tries: int
+    tries: int  # the most attempts, the first one included
+    # the longest pause before the second attempt is twice this; it doubles with each attempt. 0 = no pause: for
+    # conflicts in which each loss means that another writer succeeded.
     base_seconds: float = 0.05
-    cap_seconds: float = 2.0
+    cap_seconds: float = 2.0  # no pause is longer
 
 
 class Attempt(NamedTuple):
@@ -289,8 +287,7 @@ class Attempt(NamedTuple):
     is_last: bool
 
 
-REQUEST = RetryPolicy(6)
-"""A small object or message. A throttled or unreachable server has up to 3 seconds to recover."""
+REQUEST = RetryPolicy(6)  # a small object or message. A throttled or unreachable server has up to 3 seconds to recover.
 READ = RetryPolicy(8)
 """A GET or HEAD on S3. It is harmless to repeat, and a scan that fails loses all that it has read."""
 POINTER_PUT = RetryPolicy(8)
@@ -306,14 +303,12 @@ AUTOCOMMIT = RetryPolicy(10, base_seconds=0)
 """A single statement. Each repetition needs a change of the table's columns or a new erasure."""
 INGEST_BATCH = RetryPolicy(5, base_seconds=0)
 """A batch of requests, built again when its base is no longer the newest version. The queue delivers it again."""
-CURSOR_OPENING = RetryPolicy(10)
-"""The first opening of a cursor, while another process makes or removes it."""
+CURSOR_OPENING = RetryPolicy(10)  # the first opening of a cursor, while another process makes or removes it
 NEW_COLUMNS = RetryPolicy(20)
 """Adding a DataFrame's new columns. Many Spark jobs may start together and add the same ones."""
 FENCE = RetryPolicy(10)
 """Moving the fence. Only another collection, or a change of tags or settings, conflicts with it."""
-RECEIPT = RetryPolicy(10)
-"""Replacing an erasure's receipt, to which several functions may add at once."""
+RECEIPT = RetryPolicy(10)  # replacing an erasure's receipt, to which several functions may add at once
 EXPIRY = RetryPolicy(5, base_seconds=0)
 """Expiring rows by ``ttl``. A table was dropped, or its setting changed, since it was read."""
 PUBLICATION = RetryPolicy(20)

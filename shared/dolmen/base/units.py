@@ -87,5 +87,4 @@ def since_epoch(time: datetime) -> int:
     return int((time - _EPOCH) // timedelta(microseconds=1))
 
 
-LAST_US = since_epoch(datetime.max.replace(tzinfo=UTC))
-"""The last time that can be shown, at the end of the year 9999."""
+LAST_US = since_epoch(datetime.max.replace(tzinfo=UTC))  # the last time that can be shown, at the end of the year 9999

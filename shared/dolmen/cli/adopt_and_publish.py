@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from rich.progress import BarColumn, MofNCompleteColumn
 from typer import Argument, Option
 
 import dolmen
-from dolmen.cli.options import (
-    DatabaseUrl,
-    DryRun,
-    Json,
-    Message,
-    Metadata,
-    Request,
-    app,
-    names_of,
-    note_of,
-    open_existing,
-)
+from dolmen.cli.options import DatabaseUrl, DryRun, Json, command, names_of, open_existing
 from dolmen.cli.output import print_json, progress_bar, say, warn
 from dolmen.iceberg.publication import IcebergPublication
 from dolmen.transactions.row_statements import NewColumns
 
 
-@app.command()
+@command()
 def adopt(
     table: Annotated[str, Argument(help="Name of the new table, or with --into of the table to add files to.")],
     sources: Annotated[
@@ -56,9 +45,7 @@ def adopt(
         ),
     ] = None,
     dry_run: DryRun = False,
-    request: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Make a table of Parquet files, or of an Iceberg table, without copying data; see docs/adopt.md."""
@@ -69,15 +56,14 @@ def adopt(
             table,
             urls[0] if len(urls) == 1 else urls,
             names_of(primary_key),
-            names_of(sort_key),
+            sort_key or None,
             into=into,
             new_columns=cast(NewColumns, new_columns),
             again=again,
             hive=hive,
             dry_run=dry_run,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
-            request=request,
-            **note_of(message, metadata),
+            **about,
         )
     if adoption.from_folders and hive is None:
         warn(f"values in names of folders: {', '.join(adoption.from_folders)} (--no-hive leaves them out)")
@@ -94,7 +80,7 @@ def adopt(
         say(f"  {name}: {value}")
 
 
-@app.command("publish-iceberg")
+@command("publish-iceberg")
 def publish_iceberg(
     database: DatabaseUrl,
     table: Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +12,12 @@ import typer
 from typer import Argument, Option
 
 import dolmen
+from dolmen.base.records import replace
 from dolmen.base.units import count_text
-from dolmen.cli.bad_rows import BadRowFiles
-from dolmen.cli.dialect_options import with_dialect
 from dolmen.cli.exit_codes import ROWS_PUT_ASIDE
 from dolmen.cli.inputs import (
     INPUT_HELP,
+    BadRowFiles,
     InputProgress,
     KeyColumns,
     Keys,
@@ -26,29 +25,23 @@ from dolmen.cli.inputs import (
     announce,
     explained,
     key_rows,
+    naming_quarantine,
     open_inputs,
     read_keys,
 )
 from dolmen.cli.options import (
-    At,
     Columns,
     DatabaseUrl,
     InputFormat,
     Json,
-    Message,
-    Metadata,
     NewColumnsOption,
     Output,
     OutputFormat,
-    Request,
     TableName,
-    Tag,
-    Version,
     Yes,
-    app,
     ask,
+    command,
     names_of,
-    note_of,
     open_existing,
     parse_pairs,
     snapshot_of,
@@ -69,6 +62,7 @@ from dolmen.format.dialect import flag_of
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.transactions.column_types import parse_columns
 from dolmen.transactions.merge.clauses import Expression
+from dolmen.transactions.snapshot import Moment
 from dolmen.transactions.transaction import unit_of
 from dolmen.transactions.unit_of_work import Commit
 
@@ -77,8 +71,7 @@ if TYPE_CHECKING:
     from dolmen.rows.scan.engines.sql import SqlResult
 
 
-@app.command()
-@with_dialect
+@command()
 def create(
     table: TableName,
     database: DatabaseUrl,
@@ -87,10 +80,12 @@ def create(
     form: InputFormat = None,
     dialect: Any = None,
     primary_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
-    sort_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    sort_key: Annotated[str, Option(help="What files are sorted by: 'day(at) DESC, id'.")] = "",
+    partition_by: Annotated[
+        str, Option(help="Columns or transforms of them, of which a file has one value: 'day(at), tenant'.")
+    ] = "",
+    cluster_by: Annotated[str, Option(help="Columns by whose z-order compaction sorts: 'tenant, at'.")] = "",
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Create a table from a list of columns, or with the columns of a file."""
@@ -106,9 +101,15 @@ def create(
             found = file.infer()
         schema = found.schema
         announce(found)
-    keys, properties = (names_of(primary_key), names_of(sort_key)), found.properties if found else None
+    keys, properties = (names_of(primary_key), sort_key or None), found.properties if found else None
     created = dolmen.open(database).create_table(
-        table, schema, *keys, properties, request=request_id, **note_of(message, metadata)
+        table,
+        schema,
+        *keys,
+        properties,
+        partition_by=partition_by or None,
+        cluster_by=cluster_by or None,
+        **about,
     )
     if as_json:
         facts = {"table": table, "columns": {field.name: str(field.type) for field in created.schema}}
@@ -117,8 +118,7 @@ def create(
         console.print(created)
 
 
-@app.command()
-@with_dialect
+@command()
 def append(
     table: TableName,
     files: Annotated[
@@ -153,9 +153,7 @@ def append(
     hive: Annotated[
         str, Option("--hive", help="Columns whose values are in names of folders (day=2026-11-27/x.csv): day,country.")
     ] = "",
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit.
@@ -168,6 +166,7 @@ def append(
     if skip_equal and not upsert:
         raise InputError("--skip-equal is for --upsert, which would replace rows by equal ones")
     operation = "upsert" if upsert else "insert" if insert else "append"
+    request = about.pop("request")
     aside = BadRowFiles.of(files, on_bad_row, max_bad_rows, rejects)
     db = dolmen.open(database) if create else open_existing(database)
     makes = create and table not in db.tables()
@@ -175,14 +174,14 @@ def append(
     with (
         open_inputs(files, form, dialect, again=makes or new_columns == "add") as inputs,
         InputProgress(quiet=as_json) as progress,
-        db.transaction(operation, **note_of(message, metadata)) as tx,
+        db.transaction(operation, **about) as tx,
     ):
         watched = [progress.watch(replace(file, folders=tuple(names_of(hive) or ()))) for file in inputs]
         if makes:
             found = watched[0].infer(aside.ignore if aside else None)
             announce(found)
             more["inferred"] = found.facts()
-            from dolmen.ingest.formats.folder_columns import folder_fields  # only for new tables
+            from dolmen.ingest.formats.formats import folder_fields  # only for new tables
 
             columns = pa.schema([*found.schema, *folder_fields(watched[0].folders, [file.name for file in watched])])
             target = tx.create_table(table, columns, properties=found.properties)
@@ -194,9 +193,9 @@ def append(
             entry = unit_of(tx).entry(table)
             how: dict[str, Any] = {"leave_out_erased": leave_out_erased or None, "new_columns": new_columns}
             how |= {"skip_equal": True} if skip_equal else {}
-            add: Callable[..., object] = partial(write, request=request_id, **how)
+            add: Callable[..., object] = partial(write, request=request, **how)
             keys = target.primary_key if operation != "append" else ()
-            with explained(file.source(entry), again=file.again):
+            with naming_quarantine(puts_aside=aside is not None), explained(file.source(entry), again=file.again):
                 if aside is None:
                     add(file.read(entry, new_columns=new_columns))
                 else:
@@ -210,7 +209,7 @@ def append(
         raise typer.Exit(ROWS_PUT_ASIDE)
 
 
-@app.command()
+@command()
 def delete(
     table: TableName,
     database: DatabaseUrl,
@@ -222,56 +221,48 @@ def delete(
     mode: Annotated[
         str, Option(help="auto; tombstone, which reads nothing; or positions: look rows up now, and count them.")
     ] = "auto",
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows by predicate or by keys."""
     db, columns = open_existing(database), names_of(on)
     key_table = read_keys(db, table, where, keys, keys_file, form, columns)
     how: Any = mode
-    commit = db.table(table).delete(
-        where, keys=key_table, on=columns, mode=how, request=request_id, **note_of(message, metadata)
-    )
+    commit = db.table(table).delete(where, keys=key_table, on=columns, mode=how, **about)
     print_commit(commit, as_json)
 
 
-@app.command()
+@command()
 def drop(
     table: TableName,
     database: DatabaseUrl,
     yes: Yes = False,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
     db = open_existing(database)
-    if not yes and (request_id is None or table in db):  # no question if the request was applied before
+    if not yes and (about["request"] is None or table in db):  # no question if the request was applied before
         facts = db.table(table).describe()
         ask(f"drop {table} with {count_text(facts['rows_in_files'], 'row')} in files?", as_json)
-    print_commit(db.drop_table(table, request=request_id, **note_of(message, metadata)), as_json)
+    print_commit(db.drop_table(table, **about), as_json)
 
 
-@app.command()
+@command()
 def rename(
     table: TableName,
     new: Annotated[str, Argument(help="The new name.")],
     database: DatabaseUrl,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name without touching its rows. Files dropped for the old name, delete requests and
     declarations do not follow: change them too."""
-    commit = open_existing(database).rename_table(table, new, request=request_id, **note_of(message, metadata))
+    commit = open_existing(database).rename_table(table, new, **about)
     print_commit(commit, as_json)
 
 
-@app.command()
+@command()
 def scan(
     table: TableName,
     database: DatabaseUrl,
@@ -279,18 +270,21 @@ def scan(
     where: Annotated[str | None, Option(help="Read only rows for which this predicate is true.")] = None,
     limit: Annotated[int | None, Option(help="The most rows to read.")] = None,
     order_by: Annotated[str, Option(help="Columns to sort by; -name for descending.")] = "",
-    version: Version = None,
-    at: At = None,
-    tag: Tag = None,
+    moment: Any = None,
     output: Output = None,
     form: OutputFormat = None,
+    partition_by: Annotated[
+        str, Option(help="With --output DIRECTORY: write folders day=2026-11-29/ of columns or transforms of them.")
+    ] = "",
     count: Annotated[bool, Option("--count", help="Count the rows only.")] = False,
     explain: Annotated[bool, Option("--explain", help="Show what would be read, without reading it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read rows: filter, select columns, go back in time; show the rows or write a file."""
-    format = destination(output, form, as_json=as_json)
-    source = snapshot_of(open_existing(database), version, at, tag).table(table)
+    if partition_by and output is None:
+        raise InputError("--partition-by writes folders: name the directory for them, --output DIRECTORY")
+    format = destination(output, form or ("parquet" if partition_by else None), as_json=as_json)
+    source = snapshot_of(open_existing(database), moment).table(table)
     found = partial(source.scan, names_of(columns), where, order_by=names_of(order_by))
     if explain:
         print_text(str(found(limit).explain()))
@@ -300,25 +294,23 @@ def scan(
     elif format is None:
         show_scan(found, limit, sorts=bool(order_by))
     else:
-        send_rows(found(limit).to_reader(), output, format, as_json=as_json)
+        send_rows(found(limit).to_reader(), output, format, as_json=as_json, partition_by=partition_by)
 
 
-@app.command()
+@command()
 def get(
     table: TableName,
     key: Annotated[list[str], Argument(help="The primary key: a value for each of its columns.")],
     database: DatabaseUrl,
     columns: Columns = "",
-    version: Version = None,
-    at: At = None,
-    tag: Tag = None,
+    moment: Any = None,
     output: Output = None,
     form: OutputFormat = None,
     as_json: Json = False,
 ) -> None:
     """Read the rows with a primary key, through the index if there is one. Exit code 3 if there is no such row."""
     format = destination(output, form, as_json=as_json)
-    source = snapshot_of(open_existing(database), version, at, tag).table(table)
+    source = snapshot_of(open_existing(database), moment).table(table)
     if len(key) != len(source.primary_key):
         names = ", ".join(source.primary_key) or "none"
         raise InputError(f"give a value for each column of the primary key: {names}")
@@ -329,18 +321,14 @@ def get(
     send_rows(found.to_reader(), output, format, as_json=as_json)
 
 
-@app.command()
+@command()
 def sql(
     query: Annotated[str, Argument(help="A SELECT over the tables, or statements that change them.")],
     database: DatabaseUrl,
-    version: Version = None,
-    at: At = None,
-    tag: Tag = None,
+    moment: Any = None,
     output: Output = None,
     form: OutputFormat = None,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Run a query on DuckDB, whose filters and columns are pushed into the scans; or statements, in one commit."""
@@ -348,14 +336,14 @@ def sql(
     creates = query.lstrip()[:6].upper() == "CREATE"
     db = dolmen.open(database) if creates else open_existing(database)
     result: SqlResult | Commit
-    if version is None and at is None and tag is None:
-        result = db.sql(query, request=request_id, **note_of(message, metadata), files=["/", "://"])
+    if moment == Moment():
+        result = db.sql(query, **about, files=["/", "://"])
     else:
-        if request_id is not None or message is not None or metadata:
+        if any(value is not None for value in about.values()):
             raise InputError(
                 "--request-id, --message and --metadata are for statements that change tables, and versions are read"
             )
-        result = snapshot_of(db, version, at, tag).sql(query)
+        result = snapshot_of(db, moment).sql(query)
     if isinstance(result, Commit):
         print_commit(result, as_json)
         return
@@ -372,7 +360,7 @@ def sql(
 _NOTHING = "nothing"
 
 
-@app.command()
+@command()
 def update(
     table: TableName,
     database: DatabaseUrl,
@@ -380,21 +368,16 @@ def update(
         list[str], Option("--set", help="'COLUMN = EXPRESSION': its new value, in DuckDB's SQL; repeatable.")
     ],
     where: Annotated[str, Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Give rows new values, in one commit."""
     values = {name: Expression(text) for name, text in _parse_assignments(assignments).items()}
-    commit = (
-        open_existing(database).table(table).update(values, where, request=request_id, **note_of(message, metadata))
-    )
+    commit = open_existing(database).table(table).update(values, where, **about)
     print_commit(commit, as_json)
 
 
-@app.command()
-@with_dialect
+@command()
 def merge(
     table: TableName,
     file: Annotated[str, Argument(help=f"The source: {INPUT_HELP}.")],
@@ -410,9 +393,7 @@ def merge(
     new_columns: NewColumnsOption = "refuse",
     form: InputFormat = None,
     dialect: Any = None,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
@@ -435,8 +416,8 @@ def merge(
             if new_columns == "add":
                 rows = _without_empty(source, rows, target.columns)
         other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
-        about = {"request": request_id, "new_columns": new_columns, **note_of(message, metadata)}
-        commit = target.merge(rows, names, matched, *other, **about)
+        how: dict[str, Any] = {"new_columns": new_columns, **about}
+        commit = target.merge(rows, names, matched, *other, **how)
     print_commit(commit, as_json)
 
 

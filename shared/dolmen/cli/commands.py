@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -14,22 +15,8 @@ from rich.markup import escape
 from dolmen.cli.exit_codes import INTERRUPTED, SPARK_FAILED, exit_code
 from dolmen.cli.options import add_examples, app
 from dolmen.cli.output import errors, print_json
+from dolmen.cli.overview import COMMANDS
 from dolmen.errors import Error
-
-COMMANDS = {
-    "adopt_and_publish": ("adopt", "publish-iceberg"),
-    "declare": ("alter", "apply"),
-    "drops": ("backfill", "rejected"),
-    "feed": ("changes",),
-    "deletes": ("erase", "forget", "erasures", "request-delete", "request-status"),
-    "infer_command": ("infer",),
-    "history": ("history", "tables", "show", "tag", "tags", "restore", "clone"),
-    "programs": ("local", "simulate", "check-store"),
-    "stats": ("stats", "report"),
-    "upkeep": ("set", "settings", "resolve", "compact", "maintain", "gc", "verify"),
-    "app": ("create", "append", "delete", "drop", "rename", "scan", "get", "sql", "update", "merge"),
-}
-"""The commands of each module of ``dolmen.cli``, in the order of ``dolmen --help``."""
 
 
 @cache
@@ -78,3 +65,6 @@ def _fail(kind: str, error: BaseException, code: int) -> NoReturn:
     else:
         errors.print(f"[bold red]{kind}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
     raise SystemExit(code) from None
+
+
+gc.freeze()  # the collector can ignore what is imported, while a command runs and when it ends

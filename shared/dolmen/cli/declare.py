@@ -1,10 +1,11 @@
-"""Commands that declare tables: ``apply`` makes them match a file, and ``alter`` changes the columns of one."""
+"""Commands that declare tables: ``infer`` proposes one, ``apply`` compares with a file, ``alter`` changes columns."""
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -14,33 +15,64 @@ from typer import Argument, Option
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
+from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.options import (
     DatabaseUrl,
     DryRun,
+    InputFormat,
     Json,
-    Message,
-    Metadata,
-    Request,
     TableName,
     Yes,
-    app,
     ask,
+    command,
     names_of,
-    note_of,
     open_existing,
     parse_pairs,
 )
-from dolmen.cli.output import commit_facts, console, print_commit, print_json, warn
+from dolmen.cli.output import commit_facts, console, print_commit, print_json, print_text, warn
 from dolmen.declaration import Declaration, DeclarationPlan, DeclaredChange, plan
 from dolmen.declaration.declaration_plan import ROUNDS
 from dolmen.errors import ConflictError, InputError
 from dolmen.transactions.column_types import parse_column, parse_columns, parse_default
 from dolmen.transactions.transaction import unit_of
 
+
+@command()
+def infer(
+    file: Annotated[str, Argument(help=f"{INPUT_HELP}.")],
+    form: InputFormat = None,
+    as_yaml: Annotated[bool, Option("--yaml", help="Print a declaration of the table, for `dolmen apply`.")] = False,
+    table: Annotated[str, Option("--table", help="The table's name in it; by default the file's.")] = "",
+    dialect: Any = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a file is meant to be read: its format and dialect, its columns, and what was assumed.
+
+    Options say what is known already.
+    """
+    if as_yaml and as_json:
+        raise InputError("give one of --yaml and --json")
+    with open_inputs([file], form, dialect, again=True) as [source]:
+        found = source.infer()
+    if as_json:
+        print_json(found.facts())
+    elif as_yaml:
+        print_text(found.declaration(table or _table_name(file)).rstrip("\n"))
+    else:
+        print_text(str(found))
+
+
+def _table_name(file: str) -> str:
+    """A name for a table, by the name of a file."""
+    stem = PurePath(file.rsplit("/", 1)[-1]).name.partition(".")[0].lower()
+    name = re.sub(r"[^a-z0-9_]+", "_", stem).strip("_")[:64]
+    return name if name and file != "-" else "data"
+
+
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}
 
 
-@app.command()
+@command()
 def apply(
     file: Annotated[Path, Argument(help="A YAML file that declares tables; - is standard input.")],
     database: DatabaseUrl,
@@ -111,6 +143,8 @@ def _describe(change: DeclaredChange) -> str:
     match change.what:
         case "column":
             return f"column {change.name} {sides}"
+        case "check":
+            return f"check {change.name}: {sides}"
         case "default" | "comment":
             return f"{change.what} of {change.name}: {sides}"
         case "property":
@@ -127,7 +161,7 @@ def _value_text(value: Any) -> str:
 Texts = list[str] | None
 
 
-@app.command()
+@command()
 def alter(
     table: TableName,
     database: DatabaseUrl,
@@ -145,10 +179,8 @@ def alter(
     add_check: Annotated[Texts, Option(help="NAME=PREDICATE: refuse rows for which it is FALSE.")] = None,
     primary_key: Annotated[str, Option(help="COLUMN,...: a primary key for a table without one.")] = "",
     first: Annotated[str, Option(help="COLUMN,...: scans return these first.")] = "",
-    sort_key: Annotated[str | None, Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    sort_key: Annotated[str | None, Option(help="'day(at) DESC, id': sort new files by these; '' by none.")] = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Change a table's columns in one commit that touches no file, in the order of the options below."""
@@ -156,7 +188,8 @@ def alter(
     if not any(given) and sort_key is None:
         raise InputError("no change is named: give --add, --drop, --rename, ... (dolmen alter --help)")
     db = open_existing(database)
-    with db.transaction("alter", **note_of(message, metadata)) as tx:
+    request_id = about.pop("request")
+    with db.transaction("alter", **about) as tx:
         target = tx.table(table)
         for old, new in parse_pairs("--rename ", rename):
             target.rename_column(old, new, request=request_id)
@@ -187,7 +220,7 @@ def alter(
         if order := names_of(first):
             target.reorder(order, request=request_id)
         if sort_key is not None:
-            target.set_sort_key(names_of(sort_key), request=request_id)
+            target.set_sort_key(sort_key or None, request=request_id)
         commit = tx.commit()
     print_commit(commit, as_json)
 

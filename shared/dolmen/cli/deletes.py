@@ -15,27 +15,12 @@ from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import utc
 from dolmen.cli.exit_codes import DAMAGED, exit_code
 from dolmen.cli.inputs import KeyColumns, Keys, KeysFile, read_keys
-from dolmen.cli.options import (
-    DatabaseUrl,
-    InputFormat,
-    Json,
-    Message,
-    Metadata,
-    Request,
-    TableName,
-    Yes,
-    app,
-    ask,
-    names_of,
-    note_of,
-    open_existing,
-)
+from dolmen.cli.options import DatabaseUrl, InputFormat, Json, TableName, Yes, ask, command, names_of, open_existing
 from dolmen.cli.output import commit_facts, print_commit, print_json, print_rows, say, warn
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, RetryableError
-from dolmen.ingest.delete_requests import parse_request
+from dolmen.ingest.delete_requests import RequestStatus, check, check_size, compose, parse_request, status_of
 from dolmen.ingest.queues import Queue, open_queue
-from dolmen.ingest.request_tracking import RequestStatus, check, check_size, compose, status_of
 
 _IRREVERSIBLE = "this can't be undone. "
 
@@ -44,7 +29,7 @@ Within: TypeAlias = Annotated[
 ]
 
 
-@app.command()
+@command()
 def erase(
     table: TableName,
     database: DatabaseUrl,
@@ -55,9 +40,7 @@ def erase(
     on: KeyColumns = "",
     within: Within = None,
     yes: Yes = False,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."""
@@ -65,13 +48,11 @@ def erase(
     chosen = read_keys(db, table, where, keys, keys_file, form, columns)
     if not yes:
         ask(f"erase these rows of {table}, in all versions and clones?", as_json, _IRREVERSIBLE)
-    done = db.table(table).erase(
-        where, keys=chosen, on=columns, within=within, request=request_id, **note_of(message, metadata)
-    )
+    done = db.table(table).erase(where, keys=chosen, on=columns, within=within, **about)
     _print_erasure(done, as_json)
 
 
-@app.command()
+@command()
 def forget(
     subjects: Annotated[list[str], Argument(metavar="SUBJECT...", help="The values of the column to forget.")],
     database: DatabaseUrl,
@@ -79,9 +60,7 @@ def forget(
     dropped: Annotated[bool, Option("--dropped", help="Also if only dropped tables may have rows about them.")] = False,
     within: Within = None,
     yes: Yes = False,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Erase all rows about a person, in every table that has a column as its subject, in one commit."""
@@ -89,9 +68,7 @@ def forget(
     if not yes:
         ask("erase all rows about these subjects, in all tables, versions and clones?", as_json, _IRREVERSIBLE)
     values = [value if text else _number_or_text(value) for value in subjects]
-    _print_erasure(
-        db.forget(values, dropped=dropped, within=within, request=request_id, **note_of(message, metadata)), as_json
-    )
+    _print_erasure(db.forget(values, dropped=dropped, within=within, **about), as_json)
 
 
 def _number_or_text(value: str) -> int | str:
@@ -125,7 +102,7 @@ def _print_erasure(done: ErasureResult, as_json: bool) -> None:
         warn(f"{name}: not published as Iceberg yet, and its readers still see the rows: {error}")
 
 
-@app.command()
+@command()
 def erasures(
     database: DatabaseUrl,
     action: Annotated[str, Argument(metavar="[list|show|verify|hurry]", help="What to do.")] = "list",
@@ -173,7 +150,7 @@ def _time(at_us: int) -> str:
 _POLL_SECONDS = (0.2, 5.0)
 
 
-@app.command("request-delete")
+@command("request-delete")
 def request_delete(
     tables: Annotated[list[str], Argument(metavar="TABLE...", help="One or several tables.")],
     queue: Annotated[
@@ -225,7 +202,7 @@ def request_delete(
     warn(f"in the queue; {checked}. See: dolmen request-status {shlex.quote(id_)}")
 
 
-@app.command("request-status")
+@command("request-status")
 def request_status(
     ids: Annotated[list[str], Argument(metavar="ID...", help="Ids that request-delete printed.")],
     database: DatabaseUrl,

@@ -8,7 +8,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 from typer import Argument, Option
 
 import dolmen
+from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import GIB, count_text, megabytes_text, utc
 from dolmen.cli.exit_codes import INCOMPLETE
@@ -48,11 +49,9 @@ from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
 
-HERE_FILES, HERE_BYTES = 100, GIB
-"""The most files and bytes of one commit when files are ingested in this process."""
+HERE_FILES, HERE_BYTES = 100, GIB  # the most files and bytes of one commit when files are ingested in this process
 
-_AHEAD = 8
-"""Concurrent requests to the queue."""
+_AHEAD = 8  # concurrent requests to the queue
 
 
 @dataclass

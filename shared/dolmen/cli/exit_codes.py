@@ -31,18 +31,14 @@ from dolmen.errors import (
     UnsupportedFormatError,
 )
 
-DAMAGED = 7
-"""Exit code of ``dolmen verify`` when it has found an error. Warnings end with 0."""
-INCOMPLETE = 9
-"""Exit code of background work that is not finished."""
+DAMAGED = 7  # exit code of ``dolmen verify`` when it has found an error. Warnings end with 0.
+INCOMPLETE = 9  # exit code of background work that is not finished
 ROWS_PUT_ASIDE = 10
 """Exit code of a command whose commit lacks the bad rows of its files, which are in files of their own."""
-DECLINED = 4
-"""Exit code of a command whose question was answered with no. Nothing was changed."""
+DECLINED = 4  # exit code of a command whose question was answered with no. Nothing was changed.
 SPARK_FAILED = 4
 """Exit code when Spark failed, for instance because a machine was lost. Earlier commits stay; try again."""
-INTERRUPTED, BROKEN_PIPE = 130, 141
-"""Exit codes that shells use for SIGINT and SIGPIPE."""
+INTERRUPTED, BROKEN_PIPE = 130, 141  # exit codes that shells use for SIGINT and SIGPIPE
 
 _CODES: tuple[tuple[type[Error], int], ...] = (
     (InputError, 2),

@@ -24,8 +24,7 @@ from dolmen.predicate.ast import columns as columns_of
 from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import stored_schema_of
 
-_BUFFER_BYTES = 32 * MIB
-"""A larger commit is buffered in a temporary file until it is complete."""
+_BUFFER_BYTES = 32 * MIB  # a larger commit is buffered in a temporary file until it is complete
 
 
 @app.command()

@@ -12,34 +12,28 @@ from typer import Argument, Option
 
 from dolmen.api.database import Database
 from dolmen.cli.options import (
-    At,
     DatabaseUrl,
     Json,
-    Message,
-    Metadata,
-    Request,
     TableName,
-    Tag,
-    Version,
     Yes,
-    app,
     ask,
-    check_one,
+    command,
     complete,
     complete_tag,
-    note_of,
+    moment_of,
     open_existing,
     snapshot_of,
 )
 from dolmen.cli.output import cell_text, commit_facts, counts, print_commit, print_json, print_rows, say
 from dolmen.errors import InputError, TagExistsError
 from dolmen.format.types import from_json, to_scalar
+from dolmen.transactions.snapshot import Moment
 from dolmen.transactions.unit_of_work import Commit
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 
 
-@app.command()
+@command()
 def history(
     database: DatabaseUrl, limit: Annotated[int, Option(help="The most commits to list.")] = 20, as_json: Json = False
 ) -> None:
@@ -78,12 +72,10 @@ def _operation_text(commit: Commit) -> str:
     return commit.done if is_plain else f"{commit.operation}: {commit.done}"
 
 
-@app.command()
-def tables(
-    database: DatabaseUrl, version: Version = None, at: At = None, tag: Tag = None, as_json: Json = False
-) -> None:
+@command()
+def tables(database: DatabaseUrl, moment: Any = None, as_json: Json = False) -> None:
     """List the tables."""
-    snapshot = snapshot_of(open_existing(database), version, at, tag)
+    snapshot = snapshot_of(open_existing(database), moment)
     facts = [snapshot.table(name).describe() for name in snapshot.tables()]
     if as_json:
         print_json(facts)
@@ -97,17 +89,15 @@ def tables(
         )
 
 
-@app.command()
+@command()
 def show(
     table: TableName,
     database: DatabaseUrl,
-    version: Version = None,
-    at: At = None,
-    tag: Tag = None,
+    moment: Any = None,
     as_json: Json = False,
 ) -> None:
     """Show a table: columns, keys, files, unresolved deletes."""
-    target = snapshot_of(open_existing(database), version, at, tag).table(table)
+    target = snapshot_of(open_existing(database), moment).table(table)
     facts = target.describe()
     if as_json:
         print_json(facts)
@@ -150,7 +140,7 @@ def _complete_tables(context: typer.Context, incomplete: str) -> list[str]:
     return complete(context, incomplete, lambda db: {*db.tables(), *(db.at(tag=tag).tables() if tag else ())})
 
 
-@app.command()
+@command()
 def tag(
     name: Annotated[
         str,
@@ -167,9 +157,7 @@ def tag(
     ] = None,
     move: Annotated[bool, Option("--move", help="Move an existing tag to this version.")] = False,
     drop: Annotated[bool, Option("--drop", help="Drop the tag. Its version may expire from now on.")] = False,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Give a name to a version. The version, with all that it needs, is kept as long as it has a tag."""
@@ -177,19 +165,17 @@ def tag(
     if drop:
         if version is not None or at is not None or until is not None or move:
             raise InputError("--drop takes the name alone: leave out --version, --at, --until and --move")
-        _print_done(db.drop_tag(name, request=request_id, **note_of(message, metadata)), as_json)
+        _print_done(db.drop_tag(name, **about), as_json)
         return
-    _check_source(db, version, at, None)
+    _check_source(db, moment_of(version, at, None))
     try:
-        commit = db.tag(
-            name, version, timestamp=at, until=until, move=move, request=request_id, **note_of(message, metadata)
-        )
+        commit = db.tag(name, version, timestamp=at, until=until, move=move, **about)
     except TagExistsError:
         raise TagExistsError(f"there is a tag {name!r} already: --move moves it to another version") from None
     _print_done(commit, as_json)
 
 
-@app.command()
+@command()
 def tags(database: DatabaseUrl, as_json: Json = False) -> None:
     """List the tags: names of versions that are kept."""
     found = open_existing(database).tags()
@@ -211,7 +197,7 @@ def tags(database: DatabaseUrl, as_json: Json = False) -> None:
         )
 
 
-@app.command()
+@command()
 def restore(
     database: DatabaseUrl,
     tables: Annotated[
@@ -221,21 +207,17 @@ def restore(
             autocompletion=_complete_tables,
         ),
     ] = None,
-    version: Version = None,
-    at: At = None,
-    tag: Tag = None,
+    moment: Any = None,
     yes: Yes = False,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Make tables what they were in an earlier version, in one commit that copies nothing. Later versions stay."""
-    if version is None and at is None and tag is None:
+    if moment == Moment():
         raise InputError("give --version, --at or --tag: the version to go back to")
     db = open_existing(database)
     if not yes and not tables:
-        newest, older = db.at(version=db.version).manifest, snapshot_of(db, version, at, tag, settled=True).manifest
+        newest, older = db.at(version=db.version).manifest, snapshot_of(db, moment, settled=True).manifest
         remaining = {entry.uuid for entry in older.tables.values()}
         dropped = sorted(name for name, entry in newest.tables.items() if entry.uuid not in remaining)
         also = f", which drops {', '.join(dropped)}" if dropped else ""
@@ -246,38 +228,29 @@ def restore(
             ", or names of tables",
         )
     else:
-        _check_source(db, version, at, tag, settled=True)
-    commit = db.restore(
-        version,
-        timestamp=at,
-        tag=tag,
-        tables=list(tables) if tables else None,
-        request=request_id,
-        **note_of(message, metadata),
-    )
+        _check_source(db, moment, settled=True)
+    at = {"version": moment.version, "timestamp": moment.timestamp, "tag": moment.tag}
+    commit = db.restore(**at, tables=list(tables) if tables else None, **about)
     _print_done(commit, as_json)
 
 
-@app.command()
+@command()
 def clone(
     source: Annotated[
         str, Argument(help="The table, under its name in that version.", autocompletion=_complete_tables)
     ],
     name: Annotated[str, Argument(help="Name of the new table.")],
     database: DatabaseUrl,
-    version: Version = None,
-    at: At = None,
-    tag: Tag = None,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    moment: Any = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Make a second table of a table, now or as it was, without copying its data."""
     db = open_existing(database)
-    _check_source(db, version, at, tag)
-    with db.transaction("clone", **note_of(message, metadata)) as tx:
-        tx.clone(source, name, version, timestamp=at, tag=tag, request=request_id)
+    _check_source(db, moment)
+    request = about.pop("request")
+    with db.transaction("clone", **about) as tx:
+        tx.clone(source, name, moment.version, timestamp=moment.timestamp, tag=moment.tag, request=request)
         commit = tx.commit()
     _print_done(commit, as_json)
 
@@ -291,8 +264,7 @@ def _print_done(commit: Commit, as_json: bool) -> None:
     say(f"version [bold]{commit.version}[/] {done}", markup=True)
 
 
-def _check_source(db: Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False) -> None:
-    """Checks the options for the version that a change goes back to. Warns and raises as ``snapshot_of`` does."""
-    check_one(version, at, tag)
-    if at is not None:
-        snapshot_of(db, version, at, tag, settled=settled)
+def _check_source(db: Database, moment: Moment, *, settled: bool = False) -> None:
+    """Checks the version that a change goes back to, if a time names it. Warns and raises as ``snapshot_of`` does."""
+    if moment.timestamp is not None:
+        snapshot_of(db, moment, settled=settled)

@@ -1,4 +1,7 @@
-"""The rows and keys that commands read: from local files, objects of S3, standard input, and the command line."""
+"""The rows and keys that commands read: from local files, objects of S3, standard input, and the command line.
+
+Bad rows of files that ``append`` reads are put aside, and the commit holds the others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +26,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemai
 from typer import Option
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.cli.output import printable, progress_bar, warn
-from dolmen.errors import InputError, PredicateError, short_repr
+from dolmen.errors import InputError, PredicateError, RowError, short_repr
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, parse_kind
 from dolmen.format.manifest import TableEntry
@@ -39,6 +43,8 @@ from dolmen.transactions.transaction import unit_of
 
 if TYPE_CHECKING:
     from dolmen.ingest.inference.inference import Inference
+from dolmen.base.units import count_text
+from dolmen.ingest.formats.source_file import BadRow
 
 STANDARD_INPUT = "-"
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
@@ -50,32 +56,23 @@ KeyColumns = Annotated[str, Option("--on", help="Key columns, if not the primary
 
 @dataclass(frozen=True)
 class Input:
-    """A file with rows.
+    """A file with rows."""
 
-    Args:
-        open: opens it from its beginning, each time.
-        kind: its format, if an option says so; by default its name does.
-        given: attributes of its dialect that options say.
-        format: its format, if inference found it.
-        size: in bytes, if that is known before it is opened.
-        again: whether it can be opened more than once.
-        folders: columns whose values are in the names of its folders.
-    """
-
-    open: Callable[[], BinaryIO]
+    open: Callable[[], BinaryIO]  # opens it from its beginning, each time
     name: str
-    kind: FileKind | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
-    format: Format | None = None
-    size: int | None = None
-    again: bool = True
-    folders: tuple[str, ...] = ()
+    kind: FileKind | None = None  # its format, if an option says so; by default its name does
+    given: Mapping[str, Any] = field(default_factory=dict)  # attributes of its dialect that options say
+    format: Format | None = None  # its format, if inference found it
+    size: int | None = None  # in bytes, if that is known before it is opened
+    again: bool = True  # whether it can be opened more than once
+    folders: tuple[str, ...] = ()  # columns whose values are in the names of its folders
 
     def infer(self, on_bad_row: OnBadRow | None = None) -> Inference:
         """Infers its dialect, and columns for all of its rows."""
         from dolmen.ingest.inference.inference import infer_file
 
-        return infer_file(self.open, self.name, kind=self.kind, known=self.given, on_bad_row=on_bad_row)
+        with naming_quarantine(puts_aside=on_bad_row is not None):
+            return infer_file(self.open, self.name, kind=self.kind, known=self.given, on_bad_row=on_bad_row)
 
     def as_inferred(self, found: Inference) -> Input:
         """The same file, whose format is now known."""
@@ -169,6 +166,21 @@ def explained(source: SourceFile, *, again: bool) -> Iterator[None]:
         from dolmen.ingest.inference.hints import explain, with_hint
 
         raise with_hint(error, explain(source, error)) from error
+
+
+@contextmanager
+def naming_quarantine(*, puts_aside: bool) -> Iterator[None]:
+    """Adds to the error of a bad row which option puts bad rows aside.
+
+    Not if the command puts them aside already, or the error names another option.
+    """
+    try:
+        yield
+    except RowError as error:
+        if puts_aside or "--" in error.reason:
+            raise
+        reason = f"{error.reason}; dolmen append --on-bad-row quarantine puts bad rows aside"
+        raise RowError(reason, file=error.file, line=error.line, row=error.row, column=error.column) from error
 
 
 def announce(found: Inference) -> None:
@@ -334,3 +346,70 @@ class _Counted(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+SUFFIX = ".rejected.jsonl"
+
+
+@dataclass
+class BadRowFiles:
+    """The files that bad rows are written to, each with a report beside it."""
+
+    paths: dict[str, Path]  # by the name of the file that has the rows
+    max_rows: int
+    files: list[dict[str, Any]] = field(default_factory=list)  # those written: file, rows, and where they are
+
+    @classmethod
+    def of(cls, names: Sequence[str], on_bad_row: str, max_rows: int, rejects: Path | None) -> BadRowFiles | None:
+        """None if bad rows are errors. Raises InputError for options that do not go together."""
+        if on_bad_row not in ("reject", "quarantine"):
+            raise InputError(f"--on-bad-row {on_bad_row!r}: give reject or quarantine")
+        if on_bad_row == "reject":
+            if rejects is not None:
+                raise InputError("--rejects is for rows that are put aside: give --on-bad-row quarantine, too")
+            return None
+        paths = {name: _path_for(name, rejects, alone=len(names) == 1) for name in names}
+        if len({*paths.values()}) < len(paths):
+            raise InputError("two files have one name, so their bad rows would go to one file: append them one by one")
+        return cls(paths, max_rows)
+
+    def ignore(self, bad: BadRow) -> None:
+        """Ignores a bad row while types are inferred; it is counted when rows are read."""
+
+    def add(
+        self,
+        name: str,
+        file: Input,
+        entry: TableEntry,
+        write: Callable[[pa.RecordBatchReader], object],
+        keys: Sequence[str],
+        url: str,
+        new_columns: str,
+    ) -> None:
+        """Writes the good rows of a file to the table, and the bad ones to their own file."""
+        from dolmen.ingest.rejects import Quarantine, header_of
+
+        with Quarantine(name, self.max_rows, "--max-bad-rows") as quarantine:
+            write(file.read(entry, quarantine.add, keys, new_columns))
+            if quarantine.count:
+                path, source = self.paths[name], file.source(entry)
+                quarantine.keep_in(path, source, header_of(source), {"url": url})
+                self.files.append({"file": name, "rows": quarantine.count, "to": str(path)})
+
+    def report(self) -> None:
+        """Says how many rows were put aside, and where they are."""
+        for each in self.files:
+            warn(f"{count_text(each['rows'], 'row')} of {each['file']} cannot be read, and went to {each['to']}")
+
+
+def _path_for(name: str, rejects: Path | None, *, alone: bool) -> Path:
+    is_local = name != STANDARD_INPUT and "://" not in name
+    if rejects is None:
+        if not is_local:
+            raise InputError(f"{name!r} has no directory for its bad rows: name a file for them, --rejects")
+        return Path(name + SUFFIX)
+    if alone and not rejects.is_dir():
+        return rejects
+    if not rejects.is_dir():
+        raise InputError(f"--rejects {str(rejects)!r} is no directory: the bad rows of several files need one")
+    return rejects / ((name.rsplit("/", 1)[-1] if name != STANDARD_INPUT else "standard-input") + SUFFIX)

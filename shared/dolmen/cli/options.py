@@ -1,30 +1,68 @@
-"""The application, the options that commands share, and the examples of ``--help``."""
+"""The application, the options that commands share (also those of dialects), and the examples of ``--help``."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from msgspec import Struct
 from rich.markup import escape
 from typer import Argument, Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import dolmen
 from dolmen.api.database import Database
 from dolmen.cli.exit_codes import BROKEN_PIPE, DECLINED, INTERRUPTED
 from dolmen.cli.output import warn
+from dolmen.cli.overview import overview
 from dolmen.errors import DatabaseNotFoundError, Error, InputError, UnsettledTimestampError
+from dolmen.format.dialect import DIALECT_ATTRIBUTES, flag_of, parse_attributes
 from dolmen.format.ingest_properties import WRITTEN, format_names
-from dolmen.transactions.snapshot import Snapshot
+from dolmen.format.properties import Property
+from dolmen.transactions.snapshot import Moment, Snapshot
 
 
-class Commands(TyperGroup):
+class _Conversion(Struct):
+    """Passes values on that need no conversion. Typer would import pydantic even for those, which takes 0.25 s."""
+
+    of_typer: Callable[[], Any]
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None or value == ():
+            return () if param.multiple or param.nargs == -1 else None
+        form = param.type_descriptor
+        if type(value) is form.annotation in (str, int):
+            return value
+        if form.annotation is int and not form.is_ranged and value.isascii() and value.isdecimal():
+            return int(value)
+        return self.of_typer().coerce(value, param=param, ctx=ctx)
+
+
+class _Converted:
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for each in parameters:
+            make = getattr(each, "get_runtime_param", None)  # since Typer 0.28
+            if make and not isinstance(make, partial):
+                each.get_runtime_param = partial(_Conversion, make)
+        return parameters
+
+
+class _Command(_Converted, TyperCommand):
+    pass
+
+
+class Commands(_Converted, TyperGroup):
     """The group of all commands. It ends quietly when the user, or the next command of a pipe, stops reading."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        sys.stdout.write(overview())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -40,7 +78,7 @@ class Commands(TyperGroup):
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
-        sys.stdout.write(f"dolmen {version('dolmen')}\n")
+        sys.stdout.write(f"dolmen {dolmen.__version__}\n")
         raise typer.Exit
 
 
@@ -118,6 +156,29 @@ OutputFormat = Annotated[
 InputFormat = Annotated[str | None, Option("--format", help=f"{format_names()}; by default the name decides.")]
 
 
+_HELP = {
+    "encoding": "as utf-8, utf-16, windows-1252, latin-1",
+    "skip_lines": "how many lines of CSV, or rows of a sheet, come before the header",
+    "header": "whether CSV, or a sheet, has a header",
+    "nulls": "an unquoted text of CSV that is NULL, as NA; repeatable",
+    "booleans": "texts of CSV for true and false, as yes/no; repeatable",
+    "timestamp_formats": "how times are written, as %d/%m/%Y %H:%M, or epoch_ms; repeatable",
+}
+"""By attribute of ``Dialect``, what the help says instead of the property's own."""
+
+
+def _dialect_option(attribute: str, setting: Property) -> Any:
+    text = _HELP.get(attribute, setting.help)
+    if ":" not in text.partition(" ")[0]:  # it does not begin with a value
+        text = text[0].upper() + text[1:]
+    flag = "--header/--no-header" if attribute == "header" else flag_of(attribute)
+    kind: Any = bool | None if attribute == "header" else list[str] | None if setting.other_type is list else str | None
+    return Annotated[kind, Option(flag, help=f"{text}.", show_default=False)]
+
+
+_DIALECT = {attribute: _dialect_option(attribute, setting) for attribute, setting in DIALECT_ATTRIBUTES.items()}
+
+
 def names_of(text: str | None) -> list[str] | None:
     """The names in a text with commas between them; None for no text."""
     return [name.strip() for name in text.split(",")] if text else None
@@ -132,38 +193,79 @@ def parse_pairs(option: str, texts: Iterable[str] | None, form: str = "NAME=VALU
         yield name.strip(), value.strip()
 
 
-def note_of(message: str | None, metadata: list[str] | None) -> dict[str, Any]:
-    """The arguments of a call for ``--message`` and ``--metadata``. Raises InputError."""
-    values = dict[str, str]()
-    for key, value in parse_pairs("--metadata ", metadata, "KEY=VALUE"):
-        if values.setdefault(key, value) != value:
-            raise InputError(f"--metadata names {key!r} twice")
-    return {"message": message, "metadata": values or None}
-
-
-def check_one(version: int | None, at: str | None, tag: str | None) -> None:
-    """Raises InputError if more than one option names a version."""
+def moment_of(version: int | None, at: str | None, tag: str | None) -> Moment:
+    """The version that options name, if any. Raises InputError if more than one does."""
     if [version, at, tag].count(None) < 2:
         raise InputError("give only one of --version, --at and --tag")
+    return Moment(version, at, tag)
 
 
-def snapshot_of(
-    db: Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False
-) -> Snapshot:
+def snapshot_of(db: Database, moment: Moment, *, settled: bool = False) -> Snapshot:
     """The named version, or the newest. If it is not settled yet, warns, or raises if ``settled`` is True."""
-    check_one(version, at, tag)
-    if version is None and at is None and tag is None:
+    if moment == Moment():
         return db.at(version=db.version)
-    snapshot = db.at(version, timestamp=at, tag=tag)
+    snapshot = db.at(moment.version, timestamp=moment.timestamp, tag=moment.tag)
     if not snapshot.settled:
         reason = (
-            f"version {snapshot.version} is not settled yet: until 20 minutes after {at}, a commit under way may still "
-            "get an earlier date"
+            f"version {snapshot.version} is not settled yet: until 20 minutes after {moment.timestamp}, a commit under "
+            "way may still get an earlier date"
         )
         if settled:
             raise UnsettledTimestampError(f"{reason}. Nothing was changed: --version {snapshot.version} takes it")
         warn(reason)
     return snapshot
+
+
+def _about(request_id: str | None, message: str | None, metadata: list[str] | None) -> dict[str, Any]:
+    """The arguments of a call that changes something. Raises InputError."""
+    values = dict[str, str]()
+    for key, value in parse_pairs("--metadata ", metadata, "KEY=VALUE"):
+        if values.setdefault(key, value) != value:
+            raise InputError(f"--metadata names {key!r} twice")
+    return {"request": request_id, "message": message, "metadata": values or None}
+
+
+def _attributes(**options: Any) -> dict[str, Any]:
+    """The attributes of ``Dialect`` that were given, by name."""
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    if "nulls" in given:
+        given["nulls"] = list(dict.fromkeys(["", *given["nulls"]]))
+    return parse_attributes(given)
+
+
+_GROUPS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
+    "about": ({"request_id": Request, "message": Message, "metadata": Metadata}, _about),
+    "dialect": (_DIALECT, _attributes),
+    "moment": ({"version": Version, "at": At, "tag": Tag}, moment_of),
+}
+"""By name of a command's parameter: the options that stand in its place, and what makes its value of them."""
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a function a command of the application; options take the place of parameters such as ``about``."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
+        groups = [each for each in signature.parameters if each in _GROUPS]
+        parameters: list[inspect.Parameter] = []
+        for each, parameter in signature.parameters.items():
+            options = _GROUPS[each][0] if each in _GROUPS else {}
+            kind = parameter.kind
+            parameters += [inspect.Parameter(one, kind, default=None, annotation=hint) for one, hint in options.items()]
+            parameters += [] if options else [parameter.replace(annotation=hints[each])]
+
+        @wraps(function)
+        def run(**arguments: Any) -> None:
+            for group in groups:
+                options, make = _GROUPS[group]
+                arguments[group] = make(**{each: arguments.pop(each) for each in options})
+            function(**arguments)
+
+        run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return app.command(name, cls=_Command, **settings)(run)
+
+    return add
 
 
 def ask(question: str, as_json: bool, prefix: str = "", suffix: str = "") -> None:

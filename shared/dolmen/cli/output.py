@@ -13,13 +13,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 from pyarrow import types as t
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -165,9 +165,11 @@ class _TerminalStream(io.RawIOBase):
         return len(body)
 
 
-def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format | None, *, as_json: bool) -> None:
-    """Streams rows to a file and prints their number, or streams them to standard output; None shows a table."""
-    from dolmen.ingest.formats.export import export_file, export_stream
+def send_rows(
+    rows: pa.RecordBatchReader, output: Path | None, format: Format | None, *, as_json: bool, partition_by: str = ""
+) -> None:
+    """Streams rows to a file or folders and prints their number, or to standard output; None shows a table."""
+    from dolmen.ingest.formats.export import export_file, export_folders, export_stream
 
     if format is None:
         show_ends(ends_of(rows, None))
@@ -177,7 +179,7 @@ def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format | 
         export_stream(rows, cast(BinaryIO, _TerminalStream()) if sys.stdout.isatty() else sys.stdout.buffer, format)
         sys.stdout.flush()
         return
-    written = export_file(rows, output, format)
+    written = export_folders(rows, output, partition_by, format) if partition_by else export_file(rows, output, format)
     print_json({"rows": written, "output": output}) if as_json else warn(count_text(written, "row"))
 
 
@@ -212,18 +214,14 @@ def destination(output: Path | None, form: str | None, *, as_json: bool) -> Form
     return Format(kind)
 
 
-SHOWN_ROWS = 20
-"""The number of first rows, and of last rows, that are shown."""
-LISTED_ROWS = 1_000
-"""With a ``--limit`` up to this, all rows are shown."""
-PLAN_COLUMNS = ["explain_key", "explain_value"]
-"""The columns of EXPLAIN's result."""
+SHOWN_ROWS = 20  # the number of first rows, and of last rows, that are shown
+LISTED_ROWS = 1_000  # with a ``--limit`` up to this, all rows are shown
+PLAN_COLUMNS = ["explain_key", "explain_value"]  # the columns of EXPLAIN's result
 _CELL_WIDTHS = range(48, 11, -4)
 _BORDER_WIDTH = 3
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(Struct, frozen=True):
     """The first rows, the last rows (none if the first are all), and the number of all rows."""
 
     first: pa.Table

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -29,8 +29,7 @@ from dolmen.errors import InputError
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 
 _BAR_WIDTH = 24
-_SLOW_TOMBSTONES = 1_000
-"""Number of unresolved deletes at which the bar is full; scans get slower long before."""
+_SLOW_TOMBSTONES = 1_000  # number of unresolved deletes at which the bar is full; scans get slower long before
 _LATE_US = DAY_US
 
 
@@ -120,10 +119,8 @@ def debt_bar(part: float | None) -> ProgressBar | Text:
     return ProgressBar(1.0, min(part, 1.0), width=_BAR_WIDTH, complete_style=colour, finished_style=colour)
 
 
-_WIDE = 72
-"""Columns of a terminal that has room for bars and for the list of tables."""
-_OTHER_LINES = 19
-"""The most lines of a terminal that the list of tables leaves to everything else."""
+_WIDE = 72  # columns of a terminal that has room for bars and for the list of tables
+_OTHER_LINES = 19  # the most lines of a terminal that the list of tables leaves to everything else
 _FIGURES = ("files", "rows", "dead_rows", "tombstones", "files_saved", "index_lag_rows")
 _DEBTS = frozenset(("dead_rows", "tombstones", "files_saved", "index_lag_rows", "manifest_bytes", "released_objects"))
 _WORDS = {
@@ -136,8 +133,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class WatchedState:
+class WatchedState(Struct, frozen=True):
     """The state of a database at one look; ``before`` is that of the previous look, ``seconds`` earlier."""
 
     at_us: int

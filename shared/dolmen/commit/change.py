@@ -11,11 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, time
 from decimal import Decimal
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from itertools import chain
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeGuard, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.commit.draft import ColumnsChangedError, Draft, Statement
@@ -40,24 +43,18 @@ def needs_preparing(statement: Statement) -> TypeGuard[PreparableStatement]:
     return hasattr(statement, "prepare")
 
 
-@dataclass(frozen=True)
-class RowsDependency:
-    """A read of a transaction: its commit is valid only if the result is still the same.
-
-    Args:
-        epoch, base_ts: the table's epoch, and ``commit_ts``, in the version that was read.
-        may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
-        advice: what the user can do about a conflict; the end of the error's message.
-        schema: the table's columns in that version; None if they may change.
-    """
+class RowsDependency(Struct, frozen=True):
+    """A read of a transaction: its commit is valid only if the result is still the same."""
 
     name: str
     uuid: str
+    # epoch, base_ts: the table's epoch, and ``commit_ts``, in the version that was read
     epoch: int
     base_ts: int
+    # whether a data file, or any file of a segment, may hold rows that were read (by statistics)
     may_match: Callable[[DataFile | Segment], bool]
-    advice: str = "repeat the transaction"
-    schema: Schema | None = None
+    advice: str = "repeat the transaction"  # what the user can do about a conflict; the end of the error's message
+    schema: Schema | None = None  # the table's columns in that version; None if they may change
 
     def check(self, draft: Draft) -> None:
         """Raises ConflictError if the result may differ in this base. In doubt it raises."""
@@ -84,8 +81,7 @@ def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
     return [(field.id, field.name) for field in schema.fields]
 
 
-@dataclass(frozen=True)
-class NamesDependency:
+class NamesDependency(Struct, frozen=True):
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
     ``among``: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
@@ -110,8 +106,7 @@ class NamesDependency:
             )
 
 
-@dataclass(frozen=True)
-class ColumnsDependency:
+class ColumnsDependency(Struct, frozen=True):
     """The names of a table's columns, as a call used them: it is valid only if they still name the same columns."""
 
     name: str
@@ -133,24 +128,15 @@ class ColumnsDependency:
                 )
 
 
-@dataclass(frozen=True)
-class Expect:
-    """Requires that settings, and perhaps columns, are as the writer saw them. Otherwise the whole commit fails.
+class Expect(Struct, frozen=True):
+    """Requires that settings, and perhaps columns, are as the writer saw them. Otherwise the whole commit fails."""
 
-    Args:
-        name: the table's name; None for the database.
-        properties: the settings, as the writer saw them.
-        names: the settings to compare; all by default.
-        request: if it was applied before, nothing is compared.
-        columns: the table's columns, as the writer saw them; None if they may change.
-    """
-
-    name: str | None
+    name: str | None  # the table's name; None for the database
     uuid: str
-    properties: Mapping[str, Any]
-    names: Collection[str] | None = None
-    request: str | None = None
-    columns: Schema | None = None
+    properties: Mapping[str, Any]  # the settings, as the writer saw them
+    names: Collection[str] | None = None  # the settings to compare; all by default
+    request: str | None = None  # if it was applied before, nothing is compared
+    columns: Schema | None = None  # the table's columns, as the writer saw them; None if they may change
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises ConflictError if something has changed, TableNotFoundError if the table was dropped."""
@@ -186,21 +172,16 @@ class ErasedMeanwhileError(ConflictError):
     """Rows were erased after the commit's rows were compared with erasures. The repeated commit leaves them out."""
 
 
-@dataclass(frozen=True)
-class ExpectErasures:
-    """Requires that no erasure after ``seen_ts`` reaches the rows of this commit. Otherwise the commit fails.
-
-    Args:
-        dropped_us: when the first file with these rows was put under the landing prefix, by the server's clock; None if
-            that is not known.
-        request: if it was applied before, nothing is compared.
-    """
+class ExpectErasures(Struct, frozen=True):
+    """Requires that no erasure after ``seen_ts`` reaches the rows of this commit. Otherwise the commit fails."""
 
     name: str
     uuid: str
     seen_ts: int
+    # when the first file with these rows was put under the landing prefix, by the server's clock; None if that is not
+    # known
     dropped_us: int | None
-    request: str | None = None
+    request: str | None = None  # if it was applied before, nothing is compared
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises ErasedMeanwhileError if there is such an erasure, TableNotFoundError if there is no such table."""
@@ -280,8 +261,7 @@ def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], 
     return tuple(map(cut, distinct[:_MOST_EFFECTS])), max(0, len(distinct) - _MOST_EFFECTS)
 
 
-Metadata: TypeAlias = Mapping[str, str]
-"""Text by key."""
+Metadata: TypeAlias = Mapping[str, str]  # text by key
 
 
 @dataclass(frozen=True)
@@ -318,36 +298,61 @@ class Note:
 
 
 NO_NOTE = Note()
-GROUP_OPERATION = "group"
-"""The operation of a version with changes of different operations."""
+
+
+_ABOUT = {"request": "str | None", "message": "str | None", "metadata": "Metadata | None"}
+T = TypeVar("T")
+
+
+class About(TypedDict, total=False):
+    """The arguments of every call that changes something, besides its own: see ``Table.append``."""
+
+    request: str | None
+    message: str | None
+    metadata: Metadata | None
+
+
+def read_about(
+    request: str | None = None, message: str | None = None, metadata: Metadata | None = None, **others: object
+) -> tuple[Note, str | None]:
+    """The note and the request of a call. Raises InputError, and TypeError for an argument of another name."""
+    for name in others:
+        hint = "".join(f": did you mean {near!r}?" for near in get_close_matches(name, _ABOUT, 1))
+        raise TypeError(f"this method has no argument {name!r}{hint}")
+    return Note.of(message, metadata), request
+
+
+def with_full_signatures(cls: type[T]) -> type[T]:
+    """Shows help and editors the arguments that ``**about`` stands for in the methods of a class."""
+    more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in _ABOUT.items()]
+    for method in vars(cls).values():
+        if "about" in getattr(method, "__annotations__", ()) and not method.__name__.startswith("_"):
+            whole = signature(method)
+            own = [each for each in whole.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+            method.__signature__ = whole.replace(parameters=[*own, *more])
+    return cls
+
+
+GROUP_OPERATION = "group"  # the operation of a version with changes of different operations
 
 
 @dataclass(frozen=True)
 class Change:
-    """The content of one commit.
+    """The content of one commit."""
 
-    Args:
-        commit_id: names the change; the same in all attempts.
-        operation: the word for the history, such as ``append``.
-        statements: in order; statement i gets the i-th timestamp after the base's.
-        applied: the digest of each request's content, by request id. Each request is applied only once, ever.
-        dependencies: reads that the commit's validity depends on.
-        first_upload_us: the server's clock before its first object was uploaded; None before any upload.
-        txid: the intent under which its objects were uploaded, if any.
-        excluded_by: ids of requests that exclude this change: it is refused if a version has applied one of them.
-        is_upkeep: whether this is background work, which makes no version when nothing is left to do.
-        note: what the author says about it.
-    """
-
-    commit_id: str
-    operation: str
-    statements: tuple[Statement, ...]
+    commit_id: str  # names the change; the same in all attempts
+    operation: str  # the word for the history, such as ``append``
+    statements: tuple[Statement, ...]  # in order; statement i gets the i-th timestamp after the base's
+    # the digest of each request's content, by request id. Each request is applied only once, ever.
     applied: dict[str, str] = field(default_factory=dict)
+    # reads that the commit's validity depends on
     dependencies: tuple[RowsDependency | ColumnsDependency | NamesDependency, ...] = ()
+    # the server's clock before its first object was uploaded; None before any upload
     first_upload_us: int | None = None
-    txid: str | None = None
-    is_upkeep: bool = False
-    note: Note = NO_NOTE
+    txid: str | None = None  # the intent under which its objects were uploaded, if any
+    is_upkeep: bool = False  # whether this is background work, which makes no version when nothing is left to do
+    note: Note = NO_NOTE  # what the author says about it
+    # ids of requests that exclude this change: it is refused if a version has applied one of them
     excluded_by: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -458,8 +463,7 @@ class Change:
             raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
 
 
-@dataclass(frozen=True)
-class Effects:
+class Effects(Struct, frozen=True):
     """The effects of one change on a version; ``commit_ts`` is the timestamp of its last statement."""
 
     commit_ts: int

@@ -10,11 +10,12 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts, shared_runtime
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.entries.segments.segment_reader import SegmentReader
@@ -23,7 +24,7 @@ from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore, Stored
-from dolmen.store.cache import DiskCache, ObjectCache
+from dolmen.store.cache import ObjectCache
 
 
 class Waiting(Protocol):
@@ -93,30 +94,24 @@ STAMP_SECONDS = 240.0
 """A pointer PUT must be signed at most this many seconds after the version's date. S3 accepts a
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 
-_CLOCKS_DISAGREE_SECONDS = 5.0
-"""How far responses of one server may disagree, beyond whole seconds."""
+_CLOCKS_DISAGREE_SECONDS = 5.0  # how far responses of one server may disagree, beyond whole seconds
+
+_DECODED_FACTOR = 8  # the memory of a decoded manifest, in multiples of its encoded size
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A version that a commit can be based on.
-
-    Args:
-        etag: the ETag of the pointer; None if the database does not exist yet.
-        date_us: the server's clock in the response that showed it as the newest; 0 if this process committed it.
-    """
+class Base(Struct, frozen=True):
+    """A version that a commit can be based on."""
 
     manifest: Manifest
-    etag: str | None
-    date_us: int = 0
+    etag: str | None  # the ETag of the pointer; None if the database does not exist yet
+    date_us: int = 0  # the server's clock in the response that showed it as the newest; 0 if this process committed it
     turn: Turn | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """The pointer, as one response showed it, with the server's clock then, and this process's (``monotonic``)."""
 
     pointer: Pointer
@@ -129,8 +124,7 @@ class Look:
         return self.pointer.turn or None
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """The date of a version by the server's clock, and (``made``) by this machine's clocks."""
 
     time_us: int
@@ -144,7 +138,7 @@ class Head:
         self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False, cache: ObjectCache | None = None
     ) -> None:
         self.store, self.runtime = store, runtime
-        self.cache = ObjectCache(disk=DiskCache.from_environment(store.url, runtime)) if cache is None else cache
+        self.cache = ObjectCache.of_store(store, runtime) if cache is None else cache
         self.segments = SegmentReader(store, runtime, self.cache)
         self.trust_clock = trust_clock
         self.queue = CommitQueue[Any]()
@@ -210,7 +204,7 @@ class Head:
         if seen and seen.manifest.commit_id == named.commit_id:
             base = replace(seen, etag=look.etag, date_us=look.date_us, turn=look.turn)
             return self._remember(base, look.at)
-        manifest = self.read_manifest(named.manifest)
+        manifest = self.read_manifest(named.manifest, named.commit_id)
         if manifest.commit_id != named.commit_id:
             raise CorruptionError(
                 POINTER, f"it names commit {named.commit_id}, but {named.manifest} is of commit {manifest.commit_id}"
@@ -258,14 +252,32 @@ class Head:
             self.cached, self._seen_at = base, at
         return base
 
-    def read_manifest(self, key: str) -> Manifest:
-        """Reads a manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError."""
-        return Manifest.decode(self.store.get(key).body, key)
+    def read_manifest(self, key: str, commit_id: str = "") -> Manifest:
+        """Reads a manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError.
 
-    def read_kept(self, key: str, version: int) -> Manifest:
+        ``commit_id``: of its commit, if known; then it may come from the cache.
+        """
+        cache_key = ("manifest", key, commit_id)
+        cached: Manifest | None = self.cache.get(cache_key) if commit_id else None
+        if cached is not None:
+            return cached
+        body = self.cache.disk.get(cache_key) if commit_id and self.cache.disk else None
+        if body is None:
+            body = self.store.get(key).body
+        manifest = Manifest.decode(body, key)
+        if manifest.commit_id == commit_id:
+            self.cache.put_on_disk(cache_key, body)
+            self.keep_manifest(manifest, len(body))
+        return manifest
+
+    def keep_manifest(self, manifest: Manifest, size: int) -> None:
+        """Caches a manifest of ``size`` bytes for other handles of this process."""
+        self.cache.put(("manifest", manifest.key, manifest.commit_id), manifest, _DECODED_FACTOR * size, is_new=True)
+
+    def read_kept(self, key: str, version: int, commit_id: str = "") -> Manifest:
         """Reads the manifest of a version that was kept. Raises VersionExpiredError if it has expired since."""
         try:
-            return self.read_manifest(key)
+            return self.read_manifest(key, commit_id)
         except ObjectNotFoundError:
             self.check_kept(version)
             raise CorruptionError(key, "the manifest is missing") from None
@@ -335,8 +347,7 @@ def _check_forward(seen: Base | None, named: Pointer) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """The store of a database, its newest known version, and the cache of its immutable objects."""
 
     store: ObjectStore
@@ -344,7 +355,7 @@ class Context:
     head: Head
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes open the store by its URL, with their own clock, threads and caches."""
+        """Other processes open the store by its URL, with their own clock, threads and cache."""
         return _reopen, (portable_url(self.store), self.head.trust_clock)
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.runtime import POINTER_PUT, Signal, attempts
 from dolmen.commit.change import NO_NOTE, Change, Effects, Note, make_version, summarize
@@ -38,20 +39,14 @@ _MOST_UNSTAMPED = 100
 After each one the pointer is read again, because every response shows the server's clock."""
 
 
-@dataclass(frozen=True)
-class Committed:
-    """The outcome of a commit.
+class Committed(Struct, frozen=True):
+    """The outcome of a commit."""
 
-    Args:
-        manifest: the version that the change became, with others or alone; None if there was nothing left to apply.
-        already: the versions of requests that were applied before and left out, by request id.
-        attempts: how often the pointer was put.
-        effects, change: of this change alone, even if the version has others, too.
-    """
-
+    # the version that the change became, with others or alone; None if there was nothing left to apply
     manifest: Manifest | None
-    already: dict[str, int]
-    attempts: int
+    already: dict[str, int]  # the versions of requests that were applied before and left out, by request id
+    attempts: int  # how often the pointer was put
+    # effects, change: of this change alone, even if the version has others, too
     effects: Effects | None = None
     change: Change | None = None
 
@@ -78,21 +73,15 @@ class Committed:
 
 @dataclass(eq=False)
 class Member:
-    """A change that waits for a version, and its outcome.
-
-    Args:
-        signal: set when there is an outcome, or when this change leads.
-        number: its place in the queue, set by ``CommitQueue.join``.
-        already: its requests that committed versions had applied, with these versions.
-        attempts: how often the pointer was put for it.
-    """
+    """A change that waits for a version, and its outcome."""
 
     change: Change
     uploads: PendingUploads
-    signal: Signal
-    number: int = 0
+    signal: Signal  # set when there is an outcome, or when this change leads
+    number: int = 0  # its place in the queue, set by ``CommitQueue.join``
+    # its requests that committed versions had applied, with these versions
     already: dict[str, int] = field(default_factory=dict)
-    attempts: int = 0
+    attempts: int = 0  # how often the pointer was put for it
     outcome: Committed | Error | None = None
 
     def result(self) -> Committed:
@@ -243,7 +232,7 @@ class Leader:
         else:
             self._base = head.cached
         if (turn := self._base.turn) is not None and head.age_seconds < turn_seconds(turn):
-            self._base = await_turn(head, 0, 0.0)
+            self._base = wait_before_retry(head, 0, 0.0)
         if self._base.etag is None:
             self._base = head.check_new(self._base)
 
@@ -304,6 +293,7 @@ class Leader:
             if etag is not None:
                 # The head advances first, so that a thread that wakes up finds its own version.
                 head.advance(Base(manifest, etag))
+                head.keep_manifest(manifest, len(body))
                 self._finish(group, manifest, effects)
                 return
             _log.debug("%s: version %d became another commit's", head.store.url, manifest.version)
@@ -311,7 +301,7 @@ class Leader:
             # one of them meets on that base is final.
             self._attempted = []
             queued = self._queue.last_number
-            self._base = await_turn(head, self._own_member.attempts, self._runtime.monotonic() - began)
+            self._base = wait_before_retry(head, self._own_member.attempts, self._runtime.monotonic() - began)
             self._queued_before_base = queued
             return
         self._attempted = []
@@ -433,13 +423,11 @@ def _swap_pointer(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> s
 LOSSES_BEFORE_TURN = 2
 """Attempts that a writer loses before it asks for a turn: where few compete, the next one mostly lands anyway."""
 
-LONGEST_SECONDS = 5.0
-"""The longest wait for a turn, whatever the pointer says."""
+LONGEST_SECONDS = 5.0  # the longest wait for a turn, whatever the pointer says
 
 _SHORTEST_SECONDS, _LEAST_TRIPS = 0.1, 0.1
 
-_TRIPS = 4
-"""Round trips of a lost attempt, with its readback."""
+_TRIPS = 4  # round trips of a lost attempt, with its readback
 
 _PATIENCE = 6
 """Round trips between the first reads of a waiting process. It reads more often with each version that
@@ -451,7 +439,7 @@ def turn_seconds(turn: Turn) -> float:
     return min(turn.ms / 1_000, LONGEST_SECONDS)
 
 
-def await_turn(head: Head, losses: int, seconds: float) -> Base:
+def wait_before_retry(head: Head, losses: int, seconds: float) -> Base:
     """Waits until another attempt may succeed, and returns the newest version.
 
     After ``LOSSES_BEFORE_TURN`` lost attempts it takes a turn. ``seconds``: how long the last attempt took.

@@ -11,11 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import KIB
@@ -60,8 +60,7 @@ Entries: TypeAlias = Sequence[Any]
 Owner = TypeVar("Owner", Manifest, TableEntry)
 
 
-@dataclass(frozen=True)
-class Tail:
+class Tail(Struct, frozen=True):
     """Entries of a manifest, from the oldest on: a table's, or the database's own (``table`` is None)."""
 
     kind: SegmentKind
@@ -158,8 +157,7 @@ def _last_change(entry: TableEntry) -> int:
     return max(files, tombstones, spilled, entry.last_delete_ts)
 
 
-@dataclass(frozen=True)
-class Spill:
+class Spill(Struct, frozen=True):
     """A segment, and the tail that it replaces; ``merged`` is an older segment whose entries it has as well."""
 
     tail: Tail

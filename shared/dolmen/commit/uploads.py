@@ -32,7 +32,13 @@ from dolmen.format.delete_object import (
 )
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal, tombstone_key
-from dolmen.format.manifest import PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, PREDICATE_FUNCTIONS, Segment
+from dolmen.format.manifest import (
+    PREDICATE_EXPRESSIONS,
+    PREDICATE_FIELDS,
+    PREDICATE_FUNCTIONS,
+    PREDICATE_LISTS,
+    Segment,
+)
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
 from dolmen.predicate.ast import Predicate, columns, functions, listed_tuples, to_builtins, to_json, uses_fields
@@ -198,8 +204,7 @@ class PendingUploads:
 MAX_KEYS = 1_000_000
 MAX_REQUEST_BYTES = 64 * MIB
 
-INLINE_BYTES = 1024
-"""The longest predicate, as JSON, that is also in the manifest entry."""
+INLINE_BYTES = 1024  # the longest predicate, as JSON, that is also in the manifest entry
 
 OpenTombstoneObject: TypeAlias = Callable[[], TombstoneObject]
 """Opens the ``.del`` object to write into; called only if there is something to write."""
@@ -227,6 +232,7 @@ def needed_features(predicate: Predicate) -> tuple[str, ...]:
         PREDICATE_EXPRESSIONS: bool(called),
         PREDICATE_FIELDS: uses_fields(predicate),
         PREDICATE_FUNCTIONS: bool(called & NEWER_FUNCTIONS),
+        PREDICATE_LISTS: "list_contains" in called,
     }
     return tuple(feature for feature, is_used in uses.items() if is_used)
 
@@ -253,28 +259,20 @@ def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
 
 
 INTENT_PREFIX = "intent/"
-BEAT_SECONDS = 600.0
-"""Seconds after which the next heartbeat is due. Collection waits for several times as long."""
+BEAT_SECONDS = 600.0  # seconds after which the next heartbeat is due. Collection waits for several times as long.
 
 _INTENT_KEY = re.compile(r"intent/([0-9a-f]{32})/(\d+\.json|done)")
 
 
 class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of an intent's object.
-
-    Args:
-        txid: 32 hexadecimal digits; the names of the job's objects begin with them.
-        n: 0 for the first heartbeat.
-        what: a description of the job, for people.
-        tables: the names of the tables under whose prefixes the job writes; empty for any.
-        started_us, now_us: the server's clock before the job's first object (0 if unknown), and before this heartbeat.
-    """
+    """The content of an intent's object."""
 
     format_version: int
-    txid: str
-    n: int
-    what: str
-    tables: tuple[str, ...] = ()
+    txid: str  # 32 hexadecimal digits; the names of the job's objects begin with them
+    n: int  # 0 for the first heartbeat
+    what: str  # a description of the job, for people
+    tables: tuple[str, ...] = ()  # the names of the tables under whose prefixes the job writes; empty for any
+    # started_us, now_us: the server's clock before the job's first object (0 if unknown), and before this heartbeat
     started_us: int = 0
     now_us: int = 0
 

@@ -131,7 +131,7 @@ def _spilled_history(head: Head, newest: Manifest, timestamp_us: int) -> Iterato
 
 def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
     """Reads the manifest of a version that a later version names. Raises VersionExpiredError."""
-    manifest = head.read_kept(entry.manifest, entry.version)
+    manifest = head.read_kept(entry.manifest, entry.version, entry.commit_id)
     if not manifest.as_history().is_same_commit(entry):
         raise CorruptionError(
             entry.manifest, f"it is of commit {manifest.commit_id}, but later versions name {entry.commit_id} there"

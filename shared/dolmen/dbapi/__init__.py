@@ -33,10 +33,8 @@ from dolmen.dbapi.standard import (
 )
 
 apilevel = "2.0"
-threadsafety = 1
-"""Threads may share the module, but not a connection."""
-paramstyle = "qmark"
-"""``:name`` and ``$name`` work as well, with a mapping."""
+threadsafety = 1  # threads may share the module, but not a connection
+paramstyle = "qmark"  # ``:name`` and ``$name`` work as well, with a mapping
 
 __all__ = [
     "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Binary", "DataError", "DatabaseError", "Date",

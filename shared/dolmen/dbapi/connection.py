@@ -24,8 +24,7 @@ Row: TypeAlias = tuple[Any, ...]
 Column: TypeAlias = tuple[str, str, None, None, int | None, int | None, None]
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
-_ROWS_OF_A_STATEMENT = 100_000
-"""Rows of ``executemany`` that one INSERT adds: they are in memory together."""
+_ROWS_OF_A_STATEMENT = 100_000  # rows of ``executemany`` that one INSERT adds: they are in memory together
 _OF_ROWS = {"append", "insert", "upsert", "update", "merge", "delete", "nothing"}
 """Operations of statements that change rows, or find none to change."""
 
@@ -106,6 +105,10 @@ class SqlConnection:
         self.database  # noqa: B018  # raises if the connection is closed
         return SqlCursor(self)
 
+    def execute(self, operation: str, parameters: Parameters | None = None) -> SqlCursor:
+        """Runs a statement on a cursor of its own, as connections of sqlite3 and DuckDB do."""
+        return self.cursor().execute(operation, parameters)
+
     def commit(self) -> None:
         """Commits the statements since the last commit as one version. Without changes, it sends no request.
 
@@ -154,8 +157,7 @@ class SqlCursor:
         self._is_closed = False
         self._clear()
 
-    lastrowid = None
-    """Always None: rows have no ids."""
+    lastrowid = None  # always None: rows have no ids
 
     def _clear(self) -> None:
         self.description: list[Column] | None = None

@@ -63,7 +63,7 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt is not installed beside m
         rows = _rows_of(target_config)
         with self._database.transaction(write if write != "replace" else "create_table", message=f"dbt: {name}") as tx:
             if write == "replace" or name not in tx.tables():
-                keys = {word: options.get(word) for word in ("primary_key", "sort_key")}
+                keys = {word: options.get(word) for word in ("primary_key", "sort_key", "partition_by")}
                 tx.create_table(name, rows.schema, exist="replace" if write == "replace" else "error", **keys)
             table = tx.table(name)
             added: Any = {"new_columns": "add"}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 from uuid import UUID
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.errors import RowError, short_repr
 from dolmen.format.schema import is_nested
 from dolmen.sql.statements import DEFAULT, read_change, split
 from dolmen.sql.tokens import DUCKDB, SqlReader, Token, replace_spans, tokenize
 
-ROWS = "dolmen_rows"
-"""The name of the rows of ``executemany`` in the statement that inserts them."""
+ROWS = "dolmen_rows"  # the name of the rows of ``executemany`` in the statement that inserts them
 
 
 def with_dollars(sql: str, names: Mapping[str, Any]) -> str:
@@ -34,23 +33,15 @@ def with_dollars(sql: str, names: Mapping[str, Any]) -> str:
     return replace_spans(sql, spans)
 
 
-@dataclass(frozen=True)
-class ManyRows:
-    """An INSERT of one row, as one that inserts the rows of a relation (``ROWS``).
+class ManyRows(Struct, frozen=True):
+    """An INSERT of one row, as one that inserts the rows of a relation (``ROWS``)."""
 
-    Args:
-        table: the name of the table.
-        text: the statement, in which the relation's columns ``p0``, ``p1``, ... replace parameters.
-        keys: by column of the relation, the name of its parameter, or its position.
-        places: by column of the relation, its place among the inserted columns; -1 if an expression is around it.
-        columns: the inserted columns; None for all in order.
-    """
-
-    table: str
-    text: str
-    keys: Sequence[str | int]
+    table: str  # the name of the table
+    text: str  # the statement, in which the relation's columns ``p0``, ``p1``, ... replace parameters.
+    keys: Sequence[str | int]  # by column of the relation, the name of its parameter, or its position
+    # by column of the relation, its place among the inserted columns; -1 if an expression is around it
     places: Sequence[int]
-    columns: Sequence[str] | None
+    columns: Sequence[str] | None  # the inserted columns; None for all in order
 
     @classmethod
     def of(cls, sql: str) -> Self | None:

@@ -5,17 +5,22 @@ See https://docs.sqlalchemy.org/en/21/dialects/.
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import exc, types
+from sqlalchemy import cast, exc, types
 from sqlalchemy.engine import URL, default
 from sqlalchemy.sql import compiler
 
 from dolmen import dbapi
 from dolmen.errors import TableNotFoundError
+from dolmen.format.schema import DefaultFunction
 from dolmen.format.types import type_text
+from dolmen.rows.scan.plan import stored_schema_of
+from dolmen.sql.parameters import quote_text
+from dolmen.transactions.column_types import default_text
 
 _SCALARS: dict[pa.DataType, Any] = {
     pa.bool_(): types.BOOLEAN,
@@ -34,6 +39,7 @@ _SCALARS: dict[pa.DataType, Any] = {
     pa.time64("us"): types.TIME,
 }
 _MAIN = "main"
+_EPOCH = "TIMESTAMP '1970-01-01'"
 
 
 class DuckdbType(types.UserDefinedType[Any]):  # type: ignore[misc]  # SQLAlchemy is untyped here
@@ -54,12 +60,49 @@ class DecimalValues(types.Numeric):  # type: ignore[misc]  # SQLAlchemy is untyp
     def bind_processor(self, dialect: Any) -> Any:
         return lambda value: Decimal(repr(value)) if isinstance(value, float) else value
 
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:  # DuckDB divides decimals as doubles
+        return self.bind_processor(dialect) if self.asdecimal else super().result_processor(dialect, coltype)
+
 
 class FloatValues(types.Float):  # type: ignore[misc]  # SQLAlchemy is untyped here
     """Takes Decimals too."""
 
     def bind_processor(self, dialect: Any) -> Any:
         return lambda value: float(value) if isinstance(value, Decimal) else value
+
+
+class IntervalValues(types.Interval):  # type: ignore[misc]  # SQLAlchemy is untyped here
+    """Durations, as moments after 1970 began: tables have no durations."""
+
+    def literal_processor(self, dialect: Any) -> Any:
+        return lambda value: f"TIMESTAMP '{self.epoch + value}'"
+
+
+class _JsonPathValues:
+    """Keys, numbers, and paths of them, as DuckDB writes paths in JSON."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return _json_path
+
+    def literal_processor(self, dialect: Any) -> Any:
+        return lambda value: quote_text(_json_path(value))
+
+
+class JsonIndex(_JsonPathValues, types.JSON.JSONIndexType):  # type: ignore[misc]  # SQLAlchemy is untyped here
+    """A key or a number."""
+
+
+class JsonPath(_JsonPathValues, types.JSON.JSONPathType):  # type: ignore[misc]  # SQLAlchemy is untyped here
+    """Several of them."""
+
+
+def _json_path(value: Any) -> str:
+    """A JSON pointer, in which any key can be written; with a number from the end, a path."""
+    parts = [value] if isinstance(value, (int, str)) else value
+    if any(isinstance(each, int) and each < 0 for each in parts):
+        names = (f"[{each}]" if isinstance(each, int) else f".{json.dumps(each, ensure_ascii=False)}" for each in parts)
+        return f"${''.join(names)}"
+    return "".join("/" + str(each).replace("~", "~0").replace("/", "~1") for each in parts)
 
 
 def column_type(kind: pa.DataType) -> Any:
@@ -95,6 +138,39 @@ class DolmenSqlCompiler(compiler.SQLCompiler):  # type: ignore[misc]  # SQLAlche
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **how: Any) -> str:
         return f"regexp_matches({self.process(binary.left, **how)}, {self.process(binary.right, **how)})"
 
+    def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **how: Any) -> str:
+        return f"regexp_replace({self.process(binary.left, **how)}, {self.process(binary.right, **how)})"
+
+    def visit_bitwise_xor_op_binary(self, binary: Any, operator: Any, **how: Any) -> str:
+        return f"xor({self.process(binary.left, **how)}, {self.process(binary.right, **how)})"  # ^ is a power
+
+    def visit_json_getitem_op_binary(self, binary: Any, operator: Any, _cast_applied: bool = False, **how: Any) -> str:
+        is_json = binary.type._type_affinity is types.JSON
+        if not is_json and not _cast_applied:
+            return str(self.process(cast(binary, binary.type), _cast_applied=True, **how))
+        function = "json_extract" if is_json else "json_extract_string"
+        return f"{function}({self.process(binary.left, **how)}, {self.process(binary.right, **how)})"
+
+    visit_json_path_getitem_op_binary = visit_json_getitem_op_binary
+
+    def visit_add_binary(self, binary: Any, operator: Any, **how: Any) -> str:
+        return self._add(binary, "+", **how)
+
+    def visit_sub_binary(self, binary: Any, operator: Any, **how: Any) -> str:
+        return self._add(binary, "-", **how)
+
+    def _add(self, binary: Any, sign: str, **how: Any) -> str:
+        """A sum or difference, with durations instead of the moments by which they are stored."""
+        left, right = (self.process(each, **how) for each in (binary.left, binary.right))
+        is_left, is_right = (each.type._type_affinity is types.Interval for each in (binary.left, binary.right))
+        if is_right:
+            right = f"({right} - {_EPOCH})"
+        elif is_left:
+            left = f"({left} - {_EPOCH})"
+        elif binary.type._type_affinity is types.Interval:  # of two moments
+            return f"({_EPOCH} + (CAST({left} AS TIMESTAMP) - CAST({right} AS TIMESTAMP)))"
+        return f"{left} {sign} {right}"
+
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **how: Any) -> str:
         return f"NOT {self.visit_regexp_match_op_binary(binary, operator, **how)}"
 
@@ -110,6 +186,9 @@ class DolmenDdlCompiler(compiler.DDLCompiler):  # type: ignore[misc]  # SQLAlche
         return None
 
     def visit_create_index(self, create: Any, **how: Any) -> str:
+        index = create.element
+        if index.unique and not {*index.table.primary_key.columns} <= {*index.columns} - {None}:
+            raise exc.CompileError(f"index {index.name!r}: only the primary key is unique: leave unique=True out")
         return ""
 
     def visit_drop_index(self, drop: Any, **how: Any) -> str:
@@ -170,7 +249,10 @@ class DolmenDialect(default.DefaultDialect):  # type: ignore[misc]  # SQLAlchemy
     statement_compiler = DolmenSqlCompiler
     ddl_compiler = DolmenDdlCompiler
     preparer = DolmenNames
-    colspecs = {types.Numeric: DecimalValues, types.Float: FloatValues}  # noqa: RUF012 - SQLAlchemy's own form
+    colspecs = {  # noqa: RUF012 - SQLAlchemy's own form
+        types.Numeric: DecimalValues, types.Float: FloatValues, types.Interval: IntervalValues,
+        types.JSON.JSONIndexType: JsonIndex, types.JSON.JSONPathType: JsonPath,
+    }  # fmt: skip
     type_compiler_cls = DolmenTypeCompiler
     supports_statement_cache = True
     supports_native_boolean = True
@@ -178,12 +260,20 @@ class DolmenDialect(default.DefaultDialect):  # type: ignore[misc]  # SQLAlchemy
     supports_multivalues_insert = True
     supports_default_values = True
     supports_alter = False
+    supports_comments = True
+    supports_schemas = False
     supports_sane_rowcount = False  # deletes by a predicate count no rows
     supports_sane_multi_rowcount = False
     postfetch_lastrowid = False
     insert_returning = update_returning = delete_returning = True
     supports_empty_insert = False
     max_identifier_length = 255
+    max_constraint_name_length = 200
+    div_is_floordiv = False
+
+    def __init__(self, json_serializer: Any = None, json_deserializer: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._json_serializer, self._json_deserializer = json_serializer, json_deserializer
 
     @classmethod
     def import_dbapi(cls) -> Any:
@@ -252,13 +342,20 @@ class DolmenDialect(default.DefaultDialect):  # type: ignore[misc]  # SQLAlchemy
 
     def get_columns(self, connection: Any, table_name: str, schema: str | None = None, **_: Any) -> Any:
         table = self._table(connection, table_name, schema)
-        comments = table.describe()["comments"]
+        comments, stored = table.describe()["comments"], stored_schema_of(table)
+        defaults = {
+            name: str(value)
+            if isinstance(value, DefaultFunction)
+            else quote_text(default_text(value, stored.field(name)) or "")
+            for name, value in stored.write_defaults.items()
+            if value is not None
+        }
         return [
             {
                 "name": field.name,
                 "type": column_type(field.type),
                 "nullable": field.nullable,
-                "default": None,
+                "default": defaults.get(field.name),
                 "comment": comments.get(field.name),
             }
             for field in table.schema
@@ -278,5 +375,4 @@ class DolmenDialect(default.DefaultDialect):  # type: ignore[misc]  # SQLAlchemy
         return [{"name": name, "sqltext": text} for name, text in checks.items()]
 
     def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **_: Any) -> Any:
-        self._table(connection, table_name, schema)
-        return {"text": None}
+        return {"text": self._table(connection, table_name, schema).describe()["properties"].get("comment")}

@@ -24,8 +24,7 @@ class InterfaceError(Error):
 class DatabaseError(Error):
     """An error of the database. ``__cause__`` is dolmen's own, with all that it knows."""
 
-    retryable = False
-    """True if the transaction may succeed when it is repeated from its beginning."""
+    retryable = False  # true if the transaction may succeed when it is repeated from its beginning
 
 
 class DataError(DatabaseError):
@@ -53,7 +52,7 @@ class NotSupportedError(DatabaseError):
 
 
 _CLASSES: tuple[tuple[tuple[type[Error], ...], type[DatabaseError]], ...] = (
-    ((errors.DuplicateKeyError,), IntegrityError),
+    ((errors.DuplicateKeyError, errors.ConstraintError), IntegrityError),
     ((errors.RowError, errors.SchemaError), DataError),
     ((errors.RetryableError, errors.VersionExpiredError), OperationalError),
     ((errors.UnknownOutcomeError, errors.AccessDeniedError), OperationalError),

@@ -9,6 +9,8 @@
           id: BIGINT NOT NULL
           event_time: TIMESTAMPTZ
           name: {type: VARCHAR, default: unknown, comment: the user's name, renamed_from: user}
+          made: {type: TIMESTAMPTZ, default_function: now()}
+        checks: {named: name <> ''}
         primary_key: id                     # or a list
         sort_key: event_time
         ttl: event_time 90d                 # any property of a table
@@ -33,15 +35,17 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, SchemaError
-from dolmen.format.evolution import check_sortable
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
-from dolmen.format.properties import DATABASE_PROPERTIES, check_comment, check_properties
-from dolmen.format.schema import Field, Schema
-from dolmen.format.types import Json
+from dolmen.format.properties import DATABASE_PROPERTIES, check_comment, check_one_order, check_properties
+from dolmen.format.schema import Default, Schema
+from dolmen.format.sort_order import parse_sort_key, sort_texts
+from dolmen.predicate.text import to_sql
 from dolmen.transactions.column_types import parse_column, parse_default
+from dolmen.transactions.constraints import parse_check
 from dolmen.transactions.keys import check_key
-from dolmen.transactions.transaction_table import default_json
+from dolmen.transactions.merge.clauses import Expression
+from dolmen.transactions.transaction_table import column_default
 
 T = TypeVar("T")
 
@@ -54,7 +58,7 @@ _TEXTUAL = frozenset(_YAML + name for name in ("str", "int", "float", "bool", "t
 
 _INGEST = {name.removeprefix("ingest_"): name for name in INGEST_PROPERTIES}
 _OWN = [name for name in TABLE_PROPERTIES if name not in INGEST_PROPERTIES]
-_MEMBERS = ["columns", "primary_key", "sort_key", *_OWN, "ingest"]
+_MEMBERS = ["columns", "checks", "primary_key", "sort_key", *_OWN, "ingest"]
 
 Value = str | list[str]
 
@@ -157,21 +161,20 @@ def _instead(name: str, allowed: list[str]) -> str:
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """The attributes of a column other than its name and type.
+    """The attributes of a column other than its name and type."""
 
-    Args:
-        default: JSON form of the value for rows that are written without it.
-        renamed_from: the column's earlier name; None if it has none.
-    """
-
-    default: Json = None
+    # JSON form of the value for rows that are written without it, or the function that computes it
+    default: Default = None
     comment: str = ""
-    renamed_from: str | None = None
+    renamed_from: str | None = None  # the column's earlier name; None if it has none
 
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A declared table: see ``Database.create_table``. ``columns`` has further attributes of columns."""
+    """A declared table: see ``Database.create_table``. ``columns`` has further attributes of columns.
+
+    ``checks``: the conditions by name, as ``to_sql`` writes them; None to leave them as they are.
+    """
 
     name: str
     schema: pa.Schema
@@ -179,21 +182,16 @@ class DeclaredTable:
     sort_key: tuple[str, ...]
     properties: Mapping[str, Value]
     columns: Mapping[str, DeclaredColumn] = field(default_factory=dict)
+    checks: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """Declared tables and properties of the database.
+    """Declared tables and properties of the database."""
 
-    Args:
-        tables: the tables by name.
-        database: properties of the database; None to leave them as they are.
-        file: name of the file, for messages.
-    """
-
-    tables: Mapping[str, DeclaredTable]
-    database: Mapping[str, Value] | None
-    file: str
+    tables: Mapping[str, DeclaredTable]  # the tables by name
+    database: Mapping[str, Value] | None  # properties of the database; None to leave them as they are
+    file: str  # name of the file, for messages
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Declaration:
@@ -232,18 +230,30 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
     columns = members["columns"]
     schema, attributes = _columns(name, columns)
     table_schema = columns.check(Schema.from_arrow, schema)
-    primary_key = _key(members.get("primary_key"), table_schema, check_key)
-    sort_key = _key(members.get("sort_key"), table_schema, check_sortable)
+    primary_key = _key(members.get("primary_key"), table_schema)
+    sort_key: tuple[str, ...] = ()
+    if order := members.get("sort_key"):
+        sort_key = tuple(sort_texts(order.check(parse_sort_key, order.texts(), table_schema), table_schema))
     ids = [table_schema.field(column).id for column in primary_key]
     properties = _properties({key: members[key] for key in _OWN if key in members}, TABLE_PROPERTIES)
-    for key, value in properties.items():
-        members[key].check(check_table_properties, {key: value}, table_schema, ids)
+    for key, value in properties.items():  # the checked value has the columns as the schema spells them
+        properties |= members[key].check(check_table_properties, {key: value}, table_schema, ids)
     if "ingest" in members:
         ingest_members = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
         ingest = _properties({_INGEST[short]: part for short, part in ingest_members.items()}, TABLE_PROPERTIES)
         members["ingest"].check(check_table_properties, ingest, table_schema, ids)
         properties |= ingest
-    return DeclaredTable(name, schema, primary_key, sort_key, properties, attributes)
+    if order and "cluster_by" in members:
+        members["cluster_by"].check(check_one_order, (1,), properties)
+    checks = None
+    if "checks" in members:
+        parts = members["checks"].members(of=f"table {name!r}, check")
+        checks = {check: _check(each, table_schema) for check, each in parts.items()}
+    return DeclaredTable(name, schema, primary_key, sort_key, properties, attributes, checks)
+
+
+def _check(part: DocumentPart, schema: Schema) -> str:
+    return to_sql(part.check(parse_check, part.text("its condition"), schema), schema)
 
 
 def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, DeclaredColumn]]:
@@ -258,7 +268,7 @@ def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, Decla
         if column.node.id != "mapping":
             fields.append(_declared_field(name, column))
             continue
-        allowed = ("type", "default", "comment", "renamed_from")
+        allowed = ("type", "default", "default_function", "comment", "renamed_from")
         attributes = column.members(allowed, of=f"table {table!r}, column {name!r}, {{}}")
         if "type" not in attributes:
             raise column.error("its type is missing: write {type: BIGINT, ...}")
@@ -282,10 +292,15 @@ def _declared_field(name: str, part: DocumentPart) -> pa.Field:
 def _declared_column(
     column: pa.Field, attributes: Mapping[str, DocumentPart], columns: Mapping[str, DocumentPart]
 ) -> DeclaredColumn:
-    default, comment, renamed_from = None, "", None
+    default: Default = None
+    comment, renamed_from = "", None
     if part := attributes.get("default"):
         value = part.check(parse_default, column, part.text("its default"))
-        default = part.check(default_json, column.name, column.type, value)
+        default = part.check(column_default, column.name, column.type, value)
+    if part := attributes.get("default_function"):
+        if default is not None:
+            raise part.error("the column has a default, too: declare one of the two")
+        default = part.check(column_default, column.name, column.type, Expression(part.text("now() or uuid()")))
     if part := attributes.get("comment"):
         comment = part.text("its comment")
         part.check(check_comment, comment)
@@ -296,13 +311,13 @@ def _declared_column(
     return DeclaredColumn(default, comment, renamed_from)
 
 
-def _key(part: DocumentPart | None, schema: Schema, check: Callable[[tuple[Field, ...]], object]) -> tuple[str, ...]:
+def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:
     if part is None:
         return ()
     names = part.texts()
     if not names:
         raise part.error("an empty list: name a column, or remove the line")
-    part.check(check, tuple(part.check(schema.field, name) for name in names))
+    part.check(check_key, tuple(part.check(schema.field, name) for name in names))
     return tuple(names)
 
 

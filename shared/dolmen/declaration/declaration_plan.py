@@ -7,16 +7,18 @@ changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from operator import methodcaller
 from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.declaration.declaration_file import (
@@ -28,6 +30,8 @@ from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsErr
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import (
     AddColumn,
+    AddPrimaryKey,
+    DropCheck,
     DropColumn,
     MakeNullable,
     RenameColumn,
@@ -35,6 +39,7 @@ from dolmen.format.evolution import (
     SchemaChange,
     SetComment,
     SetDefault,
+    SetNotNull,
     SetSortKey,
     WidenColumn,
 )
@@ -42,66 +47,73 @@ from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, Property, named_columns, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
+from dolmen.format.sort_order import parse_sort_key, sort_texts
 from dolmen.format.types import column_text, type_text
+from dolmen.predicate.text import checks_in_sql, to_sql
 from dolmen.transactions.column_types import default_text
+from dolmen.transactions.constraints import parse_check
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction_table import TransactionTable
 from dolmen.transactions.unit_of_work import Commit
 
-_What = Literal["table", "column", "rename", "default", "comment", "order", "primary_key", "sort_key", "property"]
+_What = Literal[
+    "table", "column", "rename", "default", "comment", "order", "check", "primary_key", "sort_key", "property"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class DeclaredChange:
-    """One difference between a database and a declaration.
+    """One difference between a database and a declaration."""
 
-    Args:
-        kind: ``add``, ``change`` or ``remove``.
-        table: the table's name; None for properties of the database.
-        what: ``table`` (a new one), ``column``, ``rename``, ``default``, ``comment``, ``order`` (of columns),
-            ``primary_key``, ``sort_key`` or ``property``.
-        name: name of the column or property, otherwise of the table.
-        before, after: texts or lists of texts; None for nothing.
-    """
-
-    kind: Literal["add", "change", "remove"]
-    table: str | None
+    kind: Literal["add", "change", "remove"]  # ``add``, ``change`` or ``remove``
+    table: str | None  # the table's name; None for properties of the database
+    # ``table`` (a new one), ``column``, ``rename``, ``default``, ``comment``, ``order`` (of columns), ``check``,
+    # ``primary_key``, ``sort_key`` or ``property``
     what: _What
-    name: str
+    name: str  # name of the column, check or property, otherwise of the table
+    # before, after: texts or lists of texts; None for nothing
     before: Any = None
     after: Any = None
 
 
 @dataclass
 class TableAlteration:
-    """The changes of a table's columns and keys.
+    """The changes of a table's columns and keys."""
 
-    Args:
-        file: the name of the declaration's file, for errors.
-        before, entry: the table before and after the changes.
-        first: changes before the properties are set.
-        last: changes after that: columns that properties no longer name can be dropped.
-        differences: the differences that these changes remove.
-        undropped: columns that the declaration lacks, and that stay because dropping was not asked for.
-        properties: the table's current properties, with the new names of columns.
-    """
-
-    file: str
+    file: str  # the name of the declaration's file, for errors
+    # before, entry: the table before and after the changes
     before: TableEntry
     entry: TableEntry
-    first: list[SchemaChange] = field(default_factory=list)
+    first: list[SchemaChange] = field(default_factory=list)  # changes before the properties are set
+    # changes after that: columns that properties no longer name can be dropped
     last: list[SchemaChange] = field(default_factory=list)
-    differences: list[DeclaredChange] = field(default_factory=list)
+    # functions that add constraints after that, and read the rows that may contradict them
+    constraints: list[Callable[[TransactionTable], object]] = field(default_factory=list)
+    differences: list[DeclaredChange] = field(default_factory=list)  # the differences that these changes remove
+    # columns that the declaration lacks, and that stay because dropping was not asked for
     undropped: list[DeclaredChange] = field(default_factory=list)
+    # the table's current properties, with the new names of columns
     properties: Mapping[str, Any] = field(default_factory=dict)
 
-    def add(self, change: SchemaChange, difference: DeclaredChange, *, is_last: bool = False) -> None:
-        """Adds a change. Raises SchemaError if the table does not allow it."""
+    def add(
+        self,
+        change: SchemaChange,
+        difference: DeclaredChange,
+        *,
+        is_last: bool = False,
+        constraint: Callable[[TransactionTable], object] | None = None,
+    ) -> None:
+        """Adds a change, or the constraint that makes it. Raises SchemaError if the table does not allow it."""
         try:
             self.entry = change.apply(self.entry, 0)
         except InputError as error:
             raise SchemaError(f"{self.file}: table {difference.table!r} exists: {error}") from error
-        (self.last if is_last else self.first).append(change)
-        self.differences.append(difference)
+        if constraint is not None:
+            self.constraints.append(constraint)
+        else:
+            (self.last if is_last else self.first).append(change)
+        if difference not in self.differences:
+            self.differences.append(difference)
 
 
 def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop: bool) -> TableAlteration:
@@ -109,13 +121,15 @@ def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop:
     alteration = TableAlteration(file, entry, entry)
     _rename_columns(alteration, table)
     table = _spell(table, alteration.entry.schema)
+    _drop_checks(alteration, table)
     declared = Schema.from_arrow(table.schema)
     names = [column.name for column in declared.fields]
     for column in declared.fields:
         _make_column(alteration, table.name, column, table.columns.get(column.name, DeclaredColumn()))
     _set_order(alteration, table.name, names)
-    _check_primary_key(alteration, table)
+    _set_primary_key(alteration, table)
     _set_sort_key(alteration, table)
+    _add_checks(alteration, table)
     alteration.properties = alteration.entry.properties
     alteration.entry = msgspec.structs.replace(alteration.entry, properties=dict(table.properties))
     for existing in alteration.entry.schema.fields:
@@ -142,11 +156,15 @@ def _spell(table: DeclaredTable, existing: Schema) -> DeclaredTable:
         for used in named_columns(properties):
             if used.lower() == column.lower():
                 properties = with_renamed_column(properties, used, own)
+    spelled = pa.schema([field.with_name(name) for field, name in zip(table.schema, names, strict=True)])
+    before, after = Schema.from_arrow(table.schema), Schema.from_arrow(spelled)  # with the same ids
+    checks = table.checks and {name: to_sql(parse_check(text, before), after) for name, text in table.checks.items()}
     return replace(
         table,
-        schema=pa.schema([field.with_name(name) for field, name in zip(table.schema, names, strict=True)]),
+        schema=spelled,
+        checks=checks,
         primary_key=tuple(own_names(table.primary_key, names)),
-        sort_key=tuple(own_names(table.sort_key, names)),
+        sort_key=tuple(sort_texts(parse_sort_key(table.sort_key, before), after)),
         properties=properties,
         columns=dict(zip(own_names(table.columns, names), table.columns.values(), strict=True)),
     )
@@ -186,14 +204,14 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
         alteration.add(WidenColumn(declared.name, declared.arrow_type), difference)
     if existing.nullable != declared.nullable:
         if existing.nullable:
-            reason = "may be NULL, and NOT NULL is declared: existing rows may have no value in it"
-            raise _error(alteration, table, declared.name, reason)
-        alteration.add(MakeNullable(declared.name), difference)
-        if alteration.differences[-2:] == [difference, difference]:
-            alteration.differences.pop()
+            required = methodcaller("set_not_null", declared.name)
+            alteration.add(SetNotNull(declared.name), difference, constraint=required)
+        else:
+            alteration.add(MakeNullable(declared.name), difference)
     field = alteration.entry.schema.field(declared.name)
-    if field.write_default != column.default:
-        sides = (default_text(value, declared) for value in (field.write_default, column.default))
+    default = alteration.entry.schema.write_defaults.get(declared.name)
+    if default != column.default:
+        sides = (default_text(value, declared) for value in (default, column.default))
         change = _change(table, "default", declared.name, *sides)
         alteration.add(SetDefault(declared.name, column.default), change)
     if field.comment != column.comment:
@@ -210,20 +228,44 @@ def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> 
         alteration.add(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, old_order, declared))
 
 
-def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
-    existing = tuple(alteration.entry.schema.names_of(alteration.entry.primary_key))
-    if existing != table.primary_key:
+def _drop_checks(alteration: TableAlteration, table: DeclaredTable) -> None:
+    """Drops checks that are not declared, or have another condition. Without ``checks`` in the file, all stay."""
+    if table.checks is None:
+        return
+    declared = {name.lower(): text for name, text in table.checks.items()}
+    for name, text in checks_in_sql(alteration.entry.schema).items():
+        if declared.get(name.lower()) != text:
+            after = declared.get(name.lower())
+            alteration.add(DropCheck(name), _change(table.name, "check", name, text, after))
+
+
+def _add_checks(alteration: TableAlteration, table: DeclaredTable) -> None:
+    remaining = {check.name.lower() for check in alteration.entry.schema.checks}
+    changed = {change.name.lower() for change in alteration.differences if change.what == "check"}
+    for name, text in (table.checks or {}).items():
+        if name.lower() not in remaining:
+            alteration.constraints.append(methodcaller("add_check", name, text))
+            if name.lower() not in changed:
+                alteration.differences.append(_change(table.name, "check", name, None, text))
+
+
+def _set_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
+    existing, key = tuple(alteration.entry.schema.names_of(alteration.entry.primary_key)), table.primary_key
+    if key and not existing:
+        change = _change(table.name, "primary_key", table.name, None, list(key))
+        alteration.add(AddPrimaryKey(key), change, constraint=methodcaller("add_primary_key", key))
+    elif existing != key:
         has, declares = (
             f"primary key {', '.join(names)}" if names else "no primary key" for names in (existing, table.primary_key)
         )
         raise SchemaError(
             f"{alteration.file}: table {table.name!r} exists with {has}, and {declares} is declared; a primary key "
-            "cannot be changed: declare the existing one, or the table under another name"
+            "cannot be changed or removed: declare the existing one, or the table under another name"
         )
 
 
 def _set_sort_key(alteration: TableAlteration, table: DeclaredTable) -> None:
-    existing = tuple(alteration.entry.schema.names_of(alteration.entry.sort_key))
+    existing = tuple(sort_texts(alteration.entry.sort_key, alteration.entry.schema))
     if existing != table.sort_key:
         change = _change(table.name, "sort_key", table.name, list(existing) or None, list(table.sort_key) or None)
         alteration.add(SetSortKey(table.sort_key), change)
@@ -238,24 +280,18 @@ def _error(alteration: TableAlteration, table: str, column: str, reason: str) ->
     return SchemaError(f"{alteration.file}: table {table!r} exists, and its column {column!r} {reason}")
 
 
-ROUNDS = 5
-"""The most attempts of ``apply``, which plans again after a conflict."""
+ROUNDS = 5  # the most attempts of ``apply``, which plans again after a conflict
 
 
 @dataclass(frozen=True)
 class DeclarationPlan:
-    """The differences between one version of a database and a declaration.
-
-    Args:
-        version: the version that was compared.
-        undropped: columns that the declaration lacks. They stay, because ``drop`` is False.
-    """
+    """The differences between one version of a database and a declaration."""
 
     database: Database
     declaration: Declaration
     changes: tuple[DeclaredChange, ...]
-    version: int
-    undropped: tuple[DeclaredChange, ...]
+    version: int  # the version that was compared
+    undropped: tuple[DeclaredChange, ...]  # columns that the declaration lacks. They stay, because ``drop`` is False.
     _expectations: tuple[Expect, ...]
     _alterations: Mapping[str, TableAlteration]
 
@@ -288,6 +324,8 @@ class DeclarationPlan:
                     table.name, table.schema, table.primary_key, table.sort_key, dict(table.properties)
                 )
                 _alter(transaction, table.name, unit.entry(table.name), _describe_new(table))
+                for name, text in (table.checks or {}).items():
+                    transaction.table(table.name).add_check(name, text)
             elif changes:
                 alteration = self._alterations[table.name]
                 _alter(transaction, table.name, alteration.before, alteration.first)
@@ -295,6 +333,8 @@ class DeclarationPlan:
                 transaction.table(table.name).set(**properties)
                 expected = unit.entry(table.name) if alteration.first else alteration.before
                 _alter(transaction, table.name, expected, alteration.last)
+                for constraint in alteration.constraints:
+                    constraint(transaction.table(table.name))
 
 
 def _alter(transaction: Transaction, table: str, expected: TableEntry, changes: Sequence[SchemaChange]) -> None:
@@ -371,6 +411,8 @@ def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
         yield add("primary_key", table.name, after=list(table.primary_key))
     if table.sort_key:
         yield add("sort_key", table.name, after=list(table.sort_key))
+    for name, text in (table.checks or {}).items():
+        yield add("check", name, after=text)
     for name, value in table.properties.items():
         yield add("property", name, after=value)
 

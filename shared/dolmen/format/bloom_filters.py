@@ -66,8 +66,7 @@ def _bits(hashes: Hashes, blocks: int) -> tuple[npt.NDArray[np.int64], npt.NDArr
     return block.astype(np.int64), np.uint32(1) << ((low[:, None] * _SALT) >> np.uint32(27))
 
 
-_SIZE_FIELD = 0x15
-"""Field 1 of the header, an i32: the number of bytes of the blocks."""
+_SIZE_FIELD = 0x15  # field 1 of the header, an i32: the number of bytes of the blocks
 _ONLY_KINDS = bytes.fromhex("1c1c0000" * 3 + "00")
 """Fields 2 to 4 of the header and its end: blocks, XXH64, no compression. The format has no other kinds."""
 _BLOCK_BITS, _WORDS, _WORD_BITS = 256, 8, 32

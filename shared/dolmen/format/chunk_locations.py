@@ -8,7 +8,6 @@ Parquet footer without row groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 from zlib import crc32
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
@@ -45,8 +45,7 @@ from dolmen.format.parquet_footer import (
 )
 
 PARQUET_MAGIC = b"PAR1"
-MOST_GROUP_BYTES = 512 * KIB
-"""The most bytes of a row group whose whole column chunks may be read for one row."""
+MOST_GROUP_BYTES = 512 * KIB  # the most bytes of a row group whose whole column chunks may be read for one row
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "ZSTD": 6}
 _CODEC = "ZSTD"
@@ -54,32 +53,20 @@ _LENGTH_END = 1 << 32
 Numbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class GroupsMetadata:
-    """Some row groups of a file.
+class GroupsMetadata(Struct, frozen=True):
+    """Some row groups of a file."""
 
-    Args:
-        metadata: a footer that has them alone, without statistics.
-        firsts: position of the first row of each.
-    """
-
-    metadata: pq.FileMetaData
-    firsts: tuple[int, ...]
+    metadata: pq.FileMetaData  # a footer that has them alone, without statistics
+    firsts: tuple[int, ...]  # position of the first row of each
     states: tuple[States, ...]
 
 
-@dataclass(frozen=True)
-class ChunkLocations:
-    """The column chunks of one file.
+class ChunkLocations(Struct, frozen=True):
+    """The column chunks of one file."""
 
-    Args:
-        schema: the Thrift metadata of a file with the same columns and without rows.
-        rows: of each row group.
-        lengths, repeated, states: a row for each row group, a column for each leaf.
-    """
-
-    schema: bytes
-    rows: Numbers
+    schema: bytes  # the Thrift metadata of a file with the same columns and without rows
+    rows: Numbers  # of each row group
+    # lengths, repeated, states: a row for each row group, a column for each leaf
     lengths: Numbers
     repeated: Numbers
     states: Numbers
@@ -156,8 +143,7 @@ def _read_metadata(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(footer + len(footer).to_bytes(4, "little") + PARQUET_MAGIC))
 
 
-@dataclass(frozen=True)
-class _EmptyFile:
+class _EmptyFile(Struct, frozen=True):
     """A file with some columns and no rows, into whose footer row groups can be put.
 
     ``columns``: of each leaf, the encoded number of its physical type and its encoded path.
@@ -303,20 +289,13 @@ def _times_one(factor: int, value: int) -> int:
     return product
 
 
-@dataclass(frozen=True)
-class GroupSums:
-    """Checksums of consecutive row groups, and the locations of their pages.
+class GroupSums(Struct, frozen=True):
+    """Checksums of consecutive row groups, and the locations of their pages."""
 
-    Args:
-        states: of each column chunk, at its start and at its end.
-        distances: of each of these, the bytes of the row groups before it.
-        page_distances: of each page, the bytes of the row groups before its end.
-    """
-
-    states: Numbers
-    distances: Numbers
+    states: Numbers  # of each column chunk, at its start and at its end
+    distances: Numbers  # of each of these, the bytes of the row groups before it
     pages: PageLocations
-    page_distances: Numbers
+    page_distances: Numbers  # of each page, the bytes of the row groups before its end
 
     @property
     def start(self) -> int:
@@ -357,24 +336,17 @@ def move_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[l
     return [States(*pair) for pair in states.reshape(-1, 2).tolist()], pages
 
 
-@dataclass(frozen=True)
-class SpliceSource:
-    """A file whose row groups may become part of another one.
-
-    Args:
-        footer: the parts of ``metadata``.
-        start: the first byte after its column chunks.
-        behind: from there to the footer: Bloom filters and page index, as they were written.
-    """
+class SpliceSource(Struct, frozen=True, dict=True):
+    """A file whose row groups may become part of another one."""
 
     key: str
     etag: str
     metadata: pq.FileMetaData
-    footer: FooterParts
+    footer: FooterParts  # the parts of ``metadata``
     sums: ChunkSums
     pages: PageLocations
-    start: int
-    behind: bytes
+    start: int  # the first byte after its column chunks
+    behind: bytes  # from there to the footer: Bloom filters and page index, as they were written
 
     @classmethod
     def parse(cls, key: str, etag: str, body: bytes, start: int, footer_start: int) -> Self | None:

@@ -7,14 +7,14 @@ as in Iceberg 3 (https://iceberg.apache.org/spec/#schema-evolution).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.units import DAY_US
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
@@ -49,6 +49,8 @@ def widening_problem(narrow: pa.DataType, wide: pa.DataType) -> str:
         return "" if wide.precision > narrow.precision else "values that it has may not fit"
     if t.is_integer(narrow) and t.is_integer(wide):
         return "signed and unsigned integers are written differently"
+    if t.is_struct(narrow) and t.is_struct(wide):
+        return "fields of a struct change one by one, by their paths: add_column('column.field', ...), widen_column ..."
     return "integers, floats, decimals and dates change to wider ones of their kind only"
 
 
@@ -126,20 +128,15 @@ def widen_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema)
     return tuple(msgspec.structs.replace(file, stats=widen_stats(file.stats, changes)) for file in files)
 
 
-@dataclass(frozen=True, slots=True)
-class NestedPath:
+class NestedPath(Struct, frozen=True):
     """The dotted path of a field inside a column: of a struct's field, a list's ``element`` or a map's ``value``.
 
     Names may have points themselves: the longest that fits is taken, first of the column, then of each field.
-
-    Args:
-        path: steps from the column to the type that has the field.
-        name: the field's own name there.
     """
 
     column: Field
-    path: tuple[str, ...]
-    name: str
+    path: tuple[str, ...]  # steps from the column to the type that has the field
+    name: str  # the field's own name there
 
     @classmethod
     def of(cls, schema: Schema, name: str) -> NestedPath | None:
@@ -332,11 +329,9 @@ def has_same_fields(own: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
-MOST_FORMER_NAMES = 256
-"""The most former names of a table in a schema: they are in each manifest."""
+MOST_FORMER_NAMES = 256  # the most former names of a table in a schema: they are in each manifest
 
-Names: TypeAlias = Mapping[int, str]
-"""Names of columns at one time, by id. A column that did not exist has none."""
+Names: TypeAlias = Mapping[int, str]  # names of columns at one time, by id. A column that did not exist has none.
 
 
 def record_names(before: Schema, after: Schema, ts: int) -> Schema:

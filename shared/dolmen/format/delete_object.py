@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
+from dolmen.base import pc
 from dolmen.errors import CorruptionError, InputError, RowError
 from dolmen.format.entries import Blob, KeysTombstone, Vector, column_stats
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal
@@ -30,21 +30,16 @@ from dolmen.format.types import Json, Plain, can_be_key, from_json, to_array, to
 
 MAGIC = b"DEL1"
 
-INLINE_BYTES = 1024
-"""Lists whose JSON is at most this long are also in the manifest entry."""
-_FEW = 64
-"""Up to this many keys, a thorough compression costs more time than it saves space."""
-_MANY = 1 << 20
-"""From this many tuples on, equal ones are left out before the others are sorted."""
+INLINE_BYTES = 1024  # lists whose JSON is at most this long are also in the manifest entry
+_FEW = 64  # up to this many keys, a thorough compression costs more time than it saves space
+_MANY = 1 << 20  # from this many tuples on, equal ones are left out before the others are sorted
 _FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
 """The number of keys of a long list that are decoded at once: of fixed width, and others."""
-_MANY_TEXTS = 1 << 12
-"""Shorter lists of text are left to pyarrow."""
+_MANY_TEXTS = 1 << 12  # shorter lists of text are left to pyarrow
 _PREFIX_BYTES = 8
 Indexes: TypeAlias = npt.NDArray[Any]
 
-Keys: TypeAlias = pa.Table
-"""Distinct tuples in ascending order; columns are named by id."""
+Keys: TypeAlias = pa.Table  # distinct tuples in ascending order; columns are named by id
 
 
 class BlobInfo(msgspec.Struct, frozen=True, omit_defaults=True):

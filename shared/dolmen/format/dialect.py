@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from msgspec import Struct
+
 from dolmen.errors import InputError, short_repr
 from dolmen.format.properties import Property, by_name, parse_choice, parse_flag, parse_words, value_of
 
@@ -38,8 +40,7 @@ Ragged = Literal["reject", "fill"]
 ColumnNames = Literal["strict", "number"]
 Decimal = Literal[".", ","]
 
-MAX_LENGTH = 200
-"""Characters of a pattern."""
+MAX_LENGTH = 200  # characters of a pattern
 UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
 """Names of formats that are numbers since the epoch, with the decimal places of the unit that microseconds have."""
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -67,17 +68,11 @@ _BEGINS_WITH_DIGITS = re.compile("%[YymdHIMSf]|[0-9]")
 _ENDS_WITH_DIGITS = re.compile("(%[YymdHIMSf]|[0-9])$")
 
 
-@dataclass(frozen=True, slots=True)
-class TimePattern:
-    """A parsed pattern.
+class TimePattern(Struct, frozen=True):
+    """A parsed pattern."""
 
-    Args:
-        regex: matches text of this pattern, with a group for each directive.
-        directives: those in the pattern, without their percent signs.
-    """
-
-    regex: str
-    directives: frozenset[str]
+    regex: str  # matches text of this pattern, with a group for each directive
+    directives: frozenset[str]  # those in the pattern, without their percent signs
 
 
 def parse_time_pattern(text: str) -> TimePattern:
@@ -119,55 +114,46 @@ def parse_time_pattern(text: str) -> TimePattern:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the values of a file are written. The defaults are what the strict readers take.
+    """How the values of a file are written. The defaults are what the strict readers take."""
 
-    Args:
-        encoding: of text. A byte order mark is skipped, and none contradicts it.
-        delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
-        quote: the character around fields of CSV that hold delimiters or line ends; None: no field is quoted, and
-            every character means itself.
-        escape: the character after which a character of CSV means itself; None: quotes in quoted fields are
-            doubled.
-        comment: lines of CSV that begin with this text, outside quoted fields, are skipped; None: no line is.
-        skip_lines: how many lines of CSV, or rows of a sheet, come before the header, or the first record.
-        header: whether the first record of CSV, or the first row of a sheet, names the columns. Without it, the fields
-            of a record are the table's columns in their order.
-        names: ``number``: a column without a name in the header is ``column_3`` by its position, and a name that is
-            there already gets a number (``name_2``); ``strict``: both are refused.
-        ragged: ``fill``: the fields that a record of CSV lacks at its end are NULL; ``reject``: it is a bad row.
-        nulls: unquoted fields of CSV that are NULL. A blank field is NULL except in columns of strings.
-        decimal: the decimal mark of numbers in CSV.
-        thousands: what may stand between groups of three digits in numbers of CSV; None: nothing.
-        booleans: pairs of texts of CSV that are true and false, in any case; ``true`` and ``false`` always are.
-        timestamp_formats: how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``,
-            ``epoch_ms`` or ``epoch_us`` alone, or patterns; the first that fits is taken.
-        json_rows: where rows of JSON are: ``lines``: one object in each line; ``values``: objects one after the other
-            or in arrays, however they are laid out; else the path of names to a list of objects, as in
-            ``detail.items``, in each object of the file.
-        sheet: the sheet of a workbook; None: its only one that has rows.
-    """
-
-    encoding: Encoding = "utf-8"
+    encoding: Encoding = "utf-8"  # of text. A byte order mark is skipped, and none contradicts it.
+    # what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format
     delimiter: str | None = None
+    # the character around fields of CSV that hold delimiters or line ends; None: no field is quoted, and every
+    # character means itself
     quote: str | None = '"'
+    # the character after which a character of CSV means itself; None: quotes in quoted fields are doubled
     escape: str | None = None
+    # lines of CSV that begin with this text, outside quoted fields, are skipped; None: no line is
     comment: str | None = None
-    skip_lines: int = 0
+    skip_lines: int = 0  # how many lines of CSV, or rows of a sheet, come before the header, or the first record
+    # whether the first record of CSV, or the first row of a sheet, names the columns. Without it, the fields of a
+    # record are the table's columns in their order.
     header: bool = True
+    # ``number``: a column without a name in the header is ``column_3`` by its position, and a name that is there
+    # already gets a number (``name_2``); ``strict``: both are refused
     names: ColumnNames = "strict"
+    # ``fill``: the fields that a record of CSV lacks at its end are NULL; ``reject``: it is a bad row
     ragged: Ragged = "reject"
+    # unquoted fields of CSV that are NULL. A blank field is NULL except in columns of strings.
     nulls: tuple[str, ...] = ("",)
-    decimal: Decimal = "."
-    thousands: str | None = None
+    decimal: Decimal = "."  # the decimal mark of numbers in CSV
+    thousands: str | None = None  # what may stand between groups of three digits in numbers of CSV; None: nothing
+    # pairs of texts of CSV that are true and false, in any case; ``true`` and ``false`` always are
     booleans: tuple[tuple[str, str], ...] = ()
+    # how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``, ``epoch_ms`` or
+    # ``epoch_us`` alone, or patterns; the first that fits is taken
     timestamp_formats: tuple[str, ...] = ()
+    # where rows of JSON are: ``lines``: one object in each line; ``values``: objects one after the other or in arrays,
+    # however they are laid out; else the path of names to a list of objects, as in ``detail.items``, in each object of
+    # the file
     json_rows: str = "lines"
-    sheet: str | None = None
+    sheet: str | None = None  # the sheet of a workbook; None: its only one that has rows
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Dialect:
         """The dialect that a table's properties set. Raises InputError for a value that can't be read."""
-        values = {name: value_of(each, properties) for name, each in _BY_ATTRIBUTE.items()}
+        values = {name: value_of(each, properties) for name, each in DIALECT_ATTRIBUTES.items()}
         dialect = cls(**values)
         dialect.check()
         return dialect
@@ -176,7 +162,7 @@ class Dialect:
         """The properties that make it: those that differ from the defaults, as ``of`` reads them."""
         return {
             property.name: _as_property(getattr(self, attribute))
-            for attribute, property in _BY_ATTRIBUTE.items()
+            for attribute, property in DIALECT_ATTRIBUTES.items()
             if getattr(self, attribute) != getattr(STRICT, attribute)
         }
 
@@ -206,8 +192,7 @@ class Dialect:
                 raise InputError(f"{_setting('booleans')} and {_setting('nulls')} cannot both have {both[0]!r}")
 
 
-STRICT = Dialect()
-"""What tables take whose properties say nothing else."""
+STRICT = Dialect()  # what tables take whose properties say nothing else
 
 
 def _as_property(value: Any) -> Any:
@@ -219,8 +204,7 @@ def _as_property(value: Any) -> Any:
     return "tab" if value == "\t" else "space" if value == " " else value
 
 
-MAX_TEXT = 200
-"""Characters of a text that is NULL, of a path and of a field's name."""
+MAX_TEXT = 200  # characters of a text that is NULL, of a path and of a field's name
 MAX_NULLS, MAX_PATTERNS, MAX_BOOLEANS = 100, 10, 10
 MAX_COMMENT, MAX_SKIPPED = 8, 1_000_000
 THOUSANDS = (",", ".", "'", "_", " ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}")
@@ -410,7 +394,8 @@ DIALECT_PROPERTIES = by_name(
     ),
     Property("ingest_sheet", None, _parse_sheet, "the sheet of a workbook; by default the only one that has rows"),
 )
-_BY_ATTRIBUTE = {each.attribute or each.name.removeprefix("ingest_"): each for each in DIALECT_PROPERTIES.values()}
+DIALECT_ATTRIBUTES = {each.attribute or each.name.removeprefix("ingest_"): each for each in DIALECT_PROPERTIES.values()}
+"""The properties of a dialect, by the attribute of ``Dialect`` that they set."""
 
 
 def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,9 +405,9 @@ def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     known: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in _BY_ATTRIBUTE:
-            raise InputError(f"{name}={short_repr(value)} is unknown: there are {', '.join(_BY_ATTRIBUTE)}")
-        each = _BY_ATTRIBUTE[name]
+        if name not in DIALECT_ATTRIBUTES:
+            raise InputError(f"{name}={short_repr(value)} is unknown: there are {', '.join(DIALECT_ATTRIBUTES)}")
+        each = DIALECT_ATTRIBUTES[name]
         try:
             known[name] = value_of(each, {each.name: "none" if value is None else value})
             if each.check_new is not None:
@@ -443,13 +428,13 @@ def flag_of(attribute: str) -> str:
 
 def _setting(attribute: str) -> str:
     """The property and the option that set an attribute of ``Dialect``."""
-    return f"{_BY_ATTRIBUTE[attribute].name} ({flag_of(attribute)})"
+    return f"{DIALECT_ATTRIBUTES[attribute].name} ({flag_of(attribute)})"
 
 
 def as_options(properties: Mapping[str, Any]) -> str:
     """Options of the command line that say the same as properties of a dialect."""
     options: list[str] = []
-    for attribute, each in _BY_ATTRIBUTE.items():
+    for attribute, each in DIALECT_ATTRIBUTES.items():
         if each.name not in properties:
             continue
         value = properties[each.name]

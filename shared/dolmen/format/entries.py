@@ -20,19 +20,12 @@ UNSTAMPED = 0
 
 
 class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Bounds of one column in one data file, as ``[min, max, nulls, nans]``.
+    """Bounds of one column in one data file, as ``[min, max, nulls, nans]``."""
 
-    Args:
-        min: least value in JSON form (format/types.py), or a lower bound of it; None = unknown or no value.
-        max: greatest value or an upper bound of it. NaN is in neither; -0.0 is stored as 0.0 and equals it.
-        nulls: how many values are NULL; None = unknown.
-        nans: how many values are NaN; None = unknown; 0 for types without NaN.
-    """
-
-    min: Json = None
-    max: Json = None
-    nulls: int | None = None
-    nans: int | None = 0
+    min: Json = None  # least value in JSON form (format/types.py), or a lower bound of it; None = unknown or no value
+    max: Json = None  # greatest value or an upper bound of it. NaN is in neither; -0.0 is stored as 0.0 and equals it.
+    nulls: int | None = None  # how many values are NULL; None = unknown
+    nans: int | None = 0  # how many values are NaN; None = unknown; 0 for types without NaN
 
 
 class Blob(msgspec.Struct, frozen=True, gc=False):
@@ -62,34 +55,27 @@ class ConstantColumn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An immutable Parquet file with rows of one table: see "A data-file entry" in docs/format.md.
-
-    Args:
-        rows: physical rows, deleted ones included.
-        footer: (offset, length, CRC-32) of the Parquet footer, with the 8 bytes after the Thrift metadata.
-        row_ts: commit timestamp of all its rows, or None when the file has the column ``_commit_ts``.
-        row_ts_bounds: (least, greatest) commit timestamp of its rows when ``row_ts`` is None.
-        applied_through: tombstones with a timestamp <= this do not apply to the file any more.
-        vector: deleted rows, by position.
-        stats: bounds by column id; a column that is absent here is unknown.
-        erasing: timestamp of the earliest erasure that matched rows which the file still physically holds; 0 = there is
-            none. It is replaced together with ``applied_through`` and ``vector``.
-        filters: first byte of its Bloom filters; 0 = it has none, or only its footer has their offset.
-        constants: by column id, the columns that have one value in all rows, which is not read from the file.
-    """
+    """An immutable Parquet file with rows of one table: see "A data-file entry" in docs/format.md."""
 
     path: str
     size: int
-    rows: int
+    rows: int  # physical rows, deleted ones included
+    # (offset, length, CRC-32) of the Parquet footer, with the 8 bytes after the Thrift metadata
     footer: tuple[int, int, int]
+    # commit timestamp of all its rows, or None when the file has the column ``_commit_ts``
     row_ts: int | None = UNSTAMPED
+    # (least, greatest) commit timestamp of its rows when ``row_ts`` is None
     row_ts_bounds: tuple[int, int] | None = None
-    applied_through: int = UNSTAMPED
-    vector: Vector | None = None
-    stats: dict[int, ColumnStats] = {}
+    applied_through: int = UNSTAMPED  # tombstones with a timestamp <= this do not apply to the file any more
+    vector: Vector | None = None  # deleted rows, by position
+    stats: dict[int, ColumnStats] = {}  # bounds by column id; a column that is absent here is unknown
+    # timestamp of the earliest erasure that matched rows which the file still physically holds; 0 = there is none. It
+    # is replaced together with ``applied_through`` and ``vector``.
     erasing: int = 0
-    filters: int = 0
+    filters: int = 0  # first byte of its Bloom filters; 0 = it has none, or only its footer has their offset
+    # by column id, the columns that have one value in all rows, which is not read from the file
     constants: dict[int, ConstantColumn] = {}
+    partitions: dict[str, Json] = {}  # values of partitions that bounds do not prove (``dolmen.entries.partitions``)
 
     @property
     def uuid(self) -> str:
@@ -148,41 +134,28 @@ def least_erasing(timestamps: Iterable[int]) -> int:
 
 
 class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="where"):
-    """Hides the rows for which a predicate is TRUE, in files with ``applied_through`` < ``ts``.
-
-    Args:
-        blob: the predicate's JSON in the commit's ``.del`` object: the record.
-        predicate: the same predicate, inline when it is small, so that readers fetch nothing.
-        needs: features of the format that its predicate uses; the manifest names them.
-    """
+    """Hides the rows for which a predicate is TRUE, in files with ``applied_through`` < ``ts``."""
 
     columns: tuple[int, ...]
-    blob: Blob
+    blob: Blob  # the predicate's JSON in the commit's ``.del`` object: the record
+    # the same predicate, inline when it is small, so that readers fetch nothing
     predicate: dict[str, Any] | None = None
     ts: int = UNSTAMPED
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # features of the format that its predicate uses; the manifest names them
 
     def stamp(self, ts: int) -> WhereTombstone:
         return msgspec.structs.replace(self, ts=ts)
 
 
 class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag="keys"):
-    """Hides the rows whose tuple of column values is one of a list, in files with ``applied_through`` < ``ts``.
+    """Hides the rows whose tuple of column values is one of a list, in files with ``applied_through`` < ``ts``."""
 
-    Args:
-        columns: ids of the columns of the tuple, ascending.
-        types: stored type of each column when the tombstone was written.
-        bounds: per column [min, max] in JSON form (rounded outwards for long strings).
-        blob: Parquet of the distinct tuples, sorted, in the commit's ``.del`` object: the record.
-        values: per column its values in JSON form, inline when small.
-    """
-
-    columns: tuple[int, ...]
-    types: tuple[str, ...]
+    columns: tuple[int, ...]  # ids of the columns of the tuple, ascending
+    types: tuple[str, ...]  # stored type of each column when the tombstone was written
     count: int
-    bounds: tuple[tuple[Json, Json], ...]
-    blob: Blob
-    values: tuple[tuple[Json, ...], ...] | None = None
+    bounds: tuple[tuple[Json, Json], ...]  # per column [min, max] in JSON form (rounded outwards for long strings)
+    blob: Blob  # Parquet of the distinct tuples, sorted, in the commit's ``.del`` object: the record
+    values: tuple[tuple[Json, ...], ...] | None = None  # per column its values in JSON form, inline when small
     ts: int = UNSTAMPED
 
     def stamp(self, ts: int) -> KeysTombstone:
@@ -191,8 +164,7 @@ class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 
 Tombstone = WhereTombstone | KeysTombstone
 
-TEXT_LIMIT = 16
-"""Strings (in code points) and binaries (in bytes) longer than this are cut, the maximum rounded up."""
+TEXT_LIMIT = 16  # strings (in code points) and binaries (in bytes) longer than this are cut, the maximum rounded up
 
 
 class Bounds(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.records import replace
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.column_history import (
     NestedPath,
@@ -46,6 +47,7 @@ from dolmen.format.schema import (
     stored_type,
     time_json,
 )
+from dolmen.format.sort_order import parse_sort_key, sort_ids
 from dolmen.format.types import short_type
 
 
@@ -71,20 +73,16 @@ class _ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class AddColumn(_ColumnChange):
-    """Adds a column at the end.
+    """Adds a column at the end."""
 
-    Args:
-        type: an Arrow type that can be stored.
-        default: JSON form of the value in existing rows and, until it is changed, in new rows without one. For
-            ``now()`` existing rows get the time of the commit, and for ``uuid()`` NULL.
-        is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
-            It is not in the repr, whose digest identifies a request.
-    """
-
-    type: pa.DataType
+    type: pa.DataType  # an Arrow type that can be stored
     nullable: bool = True
+    # JSON form of the value in existing rows and, until it is changed, in new rows without one. For ``now()`` existing
+    # rows get the time of the commit, and for ``uuid()`` NULL.
     default: Default = None
     comment: str = ""
+    # whether a name with points may be the path of a field inside a column, and not a column's own name. It is not in
+    # the repr, whose digest identifies a request.
     is_path: bool = dataclasses.field(default=True, repr=False)
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
@@ -101,7 +99,7 @@ class AddColumn(_ColumnChange):
                     f"{', '.join(field.name for field in schema.fields)}. A column whose own name has a point is "
                     f'added in double quotes: "{self.name}"'
                 )
-            return dataclasses.replace(self, name=own, is_path=False).apply(entry, ts)
+            return replace(self, name=own, is_path=False).apply(entry, ts)
         is_random = self.default == DefaultFunction("uuid")
         if not self.nullable and is_random:
             raise SchemaError(
@@ -151,7 +149,7 @@ class DropColumn(_ColumnChange):
             raise SchemaError(f"column {self.name!r} is the only one: drop the table")
         if field.id in entry.primary_key:
             raise SchemaError(f"column {self.name!r} is part of the primary key, by which rows are replaced")
-        if field.id in entry.sort_key:
+        if field.id in sort_ids(entry.sort_key):
             raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
         if used := named_columns(entry.properties).get(field.name):
             raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
@@ -294,8 +292,7 @@ class AddPrimaryKey:
         return msgspec.structs.replace(entry, primary_key=ids)
 
 
-MAX_CHECKS = 100
-"""The most checks of a table: each row is compared with all of them."""
+MAX_CHECKS = 100  # the most checks of a table: each row is compared with all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +300,7 @@ class AddCheck:
     """Adds a check. The caller has made sure that it is FALSE for no row."""
 
     check: CheckConstraint
-    needs: tuple[str, ...] = dataclasses.field(default=(), repr=False)
-    """Features of the format that its condition uses."""
+    needs: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # features of the format that its condition uses
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         schema, name = entry.schema, self.check.name
@@ -372,23 +368,12 @@ class SetComment(_ColumnChange):
 
 @dataclass(frozen=True, slots=True)
 class SetSortKey:
-    """Sorts new rows by other columns. Compaction sorts existing files so."""
+    """Sorts new rows by other terms. Compaction sorts existing files so."""
 
     columns: tuple[str, ...]
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
-        fields = tuple(entry.schema.field(name) for name in self.columns)
-        if len({field.id for field in fields}) < len(fields):
-            raise SchemaError("a column is twice in the key")
-        return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in check_sortable(fields)))
-
-
-def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
-    for field in fields:
-        if is_nested(field.arrow_type):
-            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
-    return fields
+        return msgspec.structs.replace(entry, sort_key=parse_sort_key(self.columns, entry.schema))
 
 
 def unquote_name(name: str) -> str | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
+from dolmen.format.partition_by import check_partition_columns, parse_partition_by
 from dolmen.format.properties import (
     STORAGE_PROPERTIES,
     USER,
@@ -23,6 +24,7 @@ from dolmen.format.properties import (
     check_properties,
     check_subject_column,
     check_ttl_column,
+    clustered_columns,
     named_columns,
     parse_choice,
     parse_count,
@@ -34,30 +36,21 @@ from dolmen.format.properties import (
     with_renamed_column,
 )
 from dolmen.format.schema import Schema, is_nested
+from dolmen.format.sort_order import check_sortable
 
 FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro", "orc", "excel"]
 Compression = Literal["gzip", "zstd", "bz2", "zip"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
-    """One format of files that rows come from and go to; ``dolmen.ingest.formats`` reads and writes them.
+class FileFormat(Struct, frozen=True):
+    """One format of files that rows come from and go to; ``dolmen.ingest.formats`` reads and writes them."""
 
-    Args:
-        kind: its name, in properties and options.
-        endings: of the names of such files, in lower case.
-        is_text: whether files are lines of text, which may be compressed as a whole, and do not hold maps.
-        delimiter: the text between the fields of a line, unless an option says otherwise.
-        is_written: whether dolmen writes such files; all are read.
-        aliases: more names that the command line takes for it.
-    """
-
-    kind: FileKind
-    endings: tuple[str, ...]
-    is_text: bool = False
-    delimiter: str | None = None
-    is_written: bool = True
-    aliases: tuple[str, ...] = ()
+    kind: FileKind  # its name, in properties and options
+    endings: tuple[str, ...]  # of the names of such files, in lower case
+    is_text: bool = False  # whether files are lines of text, which may be compressed as a whole, and do not hold maps
+    delimiter: str | None = None  # the text between the fields of a line, unless an option says otherwise
+    is_written: bool = True  # whether dolmen writes such files; all are read
+    aliases: tuple[str, ...] = ()  # more names that the command line takes for it
 
 
 FORMATS: dict[FileKind, FileFormat] = {
@@ -233,48 +226,30 @@ INGEST_PROPERTIES = by_name(
 )
 
 
-@dataclass(frozen=True)
-class CdcSettings:
-    """How changes are read.
-
-    Args:
-        sequence: the column of the table that orders changes.
-        sequence_from: paths in the envelope, whose values make the sequence; empty: the row has it.
-        operation: the field that says what a change is.
-        memory_us: how long keys of deleted rows are remembered, in microseconds.
-        unavailable_value: the placeholder of values that the source left out.
-    """
+class CdcSettings(Struct, frozen=True):
+    """How changes are read."""
 
     envelope: EnvelopeKind
-    sequence: str
-    sequence_from: tuple[str, ...]
-    operation: str
-    memory_us: int
-    unavailable_value: str = UNAVAILABLE_VALUE
+    sequence: str  # the column of the table that orders changes
+    sequence_from: tuple[str, ...]  # paths in the envelope, whose values make the sequence; empty: the row has it
+    operation: str  # the field that says what a change is
+    memory_us: int  # how long keys of deleted rows are remembered, in microseconds
+    unavailable_value: str = UNAVAILABLE_VALUE  # the placeholder of values that the source left out
 
 
-@dataclass(frozen=True)
-class IngestSettings:
-    """How dropped files become rows of a table, defaults filled in; see ``INGEST_PROPERTIES``.
+class IngestSettings(Struct, frozen=True):
+    """How dropped files become rows of a table, defaults filled in; see ``INGEST_PROPERTIES``."""
 
-    Args:
-        format: None = by the file's name.
-        dialect: how values are written.
-        new_columns: what becomes of a column in a file that the table does not have.
-        hive: columns whose values are in names of folders.
-        cdc: None unless ``mode`` is ``cdc``.
-    """
-
-    format: FileKind | None = None
-    dialect: Dialect = STRICT
+    format: FileKind | None = None  # None = by the file's name
+    dialect: Dialect = STRICT  # how values are written
     mode: IngestMode = "append"
-    new_columns: NewColumns = "reject"
+    new_columns: NewColumns = "reject"  # what becomes of a column in a file that the table does not have
     on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
     max_bad_rows: int = 1000
     landing: LandingPolicy = "keep"
     max_columns: int = MAX_COLUMNS
-    hive: tuple[str, ...] = ()
-    cdc: CdcSettings | None = None
+    hive: tuple[str, ...] = ()  # columns whose values are in names of folders
+    cdc: CdcSettings | None = None  # None unless ``mode`` is ``cdc``
 
     @classmethod
     def of(cls, entry: HasProperties) -> IngestSettings:
@@ -354,6 +329,9 @@ def check_table_properties(
         raise SchemaError("property index: rows are found by their primary key, and the table has none")
     if checked.get("subject") is not None:
         check_subject_column(parse_name(checked["subject"]), schema)
+    if checked.get("partition_by") is not None:
+        check_partition_columns(parse_partition_by(checked["partition_by"]), schema)
+    check_sortable([schema.field(name) for name in clustered_columns(checked)])
     if checked.keys() & INGEST_PROPERTIES.keys():
         merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
         settings = IngestSettings.read(merged)

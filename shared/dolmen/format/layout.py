@@ -6,7 +6,6 @@ docs/format.md specifies all of them. No key is ever reused.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
@@ -14,6 +13,7 @@ from urllib.parse import quote, unquote
 from zlib import crc32
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatError, short_repr
 
@@ -24,10 +24,8 @@ CLOCK_STEP_US = 1_000_000
 FORMAT_VERSION = 1
 POINTER = "_latest_manifest"
 
-SEGMENTS = "segment/"
-"""The beginning of all keys of segments."""
-RESERVED_TAGS = "iceberg."
-"""The beginning of tags of published versions (``dolmen.iceberg.publication_directory``)."""
+SEGMENTS = "segment/"  # the beginning of all keys of segments
+RESERVED_TAGS = "iceberg."  # the beginning of tags of published versions (``dolmen.iceberg.publication_directory``)
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")
@@ -111,8 +109,7 @@ def _hour(now_us: int) -> str:
 
 ADOPTED_PREFIX = "adopted/"
 
-OWN_SCHEME = "own"
-"""The scheme of adopted files in the database's own directory or prefix."""
+OWN_SCHEME = "own"  # the scheme of adopted files in the database's own directory or prefix
 _UNQUOTED = "=/"  # with the characters that ``quote`` always keeps: letters, digits, and _ . - ~
 _ADOPTED_NAME = re.compile(r"[0-9a-f]{32}\.parquet")
 _QUOTED_KEY = re.compile(r"[A-Za-z0-9_.~=/%-]+")
@@ -122,23 +119,14 @@ _LONGEST_PATH = 3_500
 ColumnsBy = Literal["ids", "names"]
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptedPath:
-    """The parts of the path of an adopted file: a Parquet file of others, which dolmen never changes or deletes.
+class AdoptedPath(Struct, frozen=True):
+    """The parts of the path of an adopted file: a Parquet file of others, which dolmen never changes or deletes."""
 
-    Args:
-        columns_by: whether its columns are found by their field ids or by their names.
-        scheme: ``own``, ``file``, ``s3`` or ``memory``.
-        root: the bucket, or the name of a store in memory; "" for the others.
-        key: the file's key there.
-        uuid: the file's own name in the table.
-    """
-
-    columns_by: ColumnsBy
-    scheme: str
-    root: str
-    key: str
-    uuid: str
+    columns_by: ColumnsBy  # whether its columns are found by their field ids or by their names
+    scheme: str  # ``own``, ``file``, ``s3`` or ``memory``
+    root: str  # the bucket, or the name of a store in memory; "" for the others
+    key: str  # the file's key there
+    uuid: str  # the file's own name in the table
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -257,15 +245,10 @@ def build_decoders(*types: Any) -> None:
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Asks all writers but one to wait for the next version (``dolmen.commit.loop``).
+    """Asks all writers but one to wait for the next version (``dolmen.commit.loop``)."""
 
-    Args:
-        id: 32 random hexadecimal digits, by which the writer recognizes its own turn.
-        ms: how long the others wait at most, in milliseconds after they have read it.
-    """
-
-    id: str
-    ms: int
+    id: str  # 32 random hexadecimal digits, by which the writer recognizes its own turn
+    ms: int  # how long the others wait at most, in milliseconds after they have read it
 
 
 class Pointer(msgspec.Struct, frozen=True):
@@ -293,31 +276,21 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name for one version, which keeps that version and all that it needs.
-
-    Args:
-        manifest, created_at: of the version, because histories forget expired versions.
-        until: time from which collection may remove the tag, in microseconds; 0 = never.
-    """
+    """A name for one version, which keeps that version and all that it needs."""
 
     version: int
+    # manifest, created_at: of the version, because histories forget expired versions
     manifest: str
     created_at: int
-    until: int = 0
+    until: int = 0  # time from which collection may remove the tag, in microseconds; 0 = never
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The position of a reader of changes: no version from this one on expires while the cursor lasts.
+    """The position of a reader of changes: no version from this one on expires while the cursor lasts."""
 
-    Args:
-        version: the newest version that its reader has seen.
-        moved_at: when the cursor was made, or last moved, by the server's clock.
-        age_us: the cursor ends when it has not moved for this long. Then versions expire, and it stays where it is.
-    """
-
-    version: int
-    moved_at: int
-    age_us: int
+    version: int  # the newest version that its reader has seen
+    moved_at: int  # when the cursor was made, or last moved, by the server's clock
+    age_us: int  # the cursor ends when it has not moved for this long. Then versions expire, and it stays where it is.
 
     def holds(self, now_us: int) -> bool:
         """Whether the cursor keeps versions at this time, because its reader may still come back."""

@@ -36,41 +36,36 @@ from dolmen.format.layout import (
     parse_manifest_key,
     seal,
 )
-from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, constant, type_from_json
+from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, SortKey, constant, type_from_json
 from dolmen.format.types import Json
 
 HISTORY_LENGTH = 64
 """The earlier commits that stay in a manifest, whatever its size, if the database has a budget of its own for it."""
-SHORT_HISTORY = 16
-"""The earlier commits that stay in any manifest: most writers find the outcome of their commit there."""
+SHORT_HISTORY = 16  # the earlier commits that stay in any manifest: most writers find the outcome of their commit there
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 PREDICATE_FIELDS = "predicate-fields"
 """Tombstones may name fields of structs: predicates may have nodes of kind ``field``."""
 PREDICATE_FUNCTIONS = "predicate-functions"
 """Tombstones may call functions that readers of ``predicate-expressions`` need not know."""
-COLUMN_DEFAULTS = "column-defaults"
-"""The value of a column in files that lack it may be another than NULL."""
-WIDENED_COLUMNS = "widened-columns"
-"""A column may have a narrower type in files than in the schema."""
-TAGS = "tags"
-"""Versions before the horizon, or more of them than settings ask for, stay because of tags or cursors."""
-ERASURES = "erasures"
-"""Reads of an older version apply the erasures that the newest manifest lists."""
-ADOPTED_FILES = "adopted-files"
-"""The feature of manifests that name adopted files."""
-INDEXES = "indexes"
-"""Tables may have segments of kind ``index``."""
-CONSTANT_COLUMNS = "constant-columns"
-"""Data files may have constants."""
-CHECKS = "checks"
-"""Tables may have checks, which a writer must compare its rows with."""
-DEFAULT_FUNCTIONS = "default-functions"
-"""Columns may have defaults that a writer must compute."""
+PREDICATE_LISTS = "predicate-lists"
+"""Tombstones may ask for an element of a list: predicates may have nodes of kind ``list``."""
+COLUMN_DEFAULTS = "column-defaults"  # the value of a column in files that lack it may be another than NULL
+WIDENED_COLUMNS = "widened-columns"  # A column may have a narrower type in files than in the schema
+TAGS = "tags"  # versions before the horizon, or more of them than settings ask for, stay because of tags or cursors
+ERASURES = "erasures"  # reads of an older version apply the erasures that the newest manifest lists
+ADOPTED_FILES = "adopted-files"  # the feature of manifests that name adopted files
+INDEXES = "indexes"  # tables may have segments of kind ``index``
+CONSTANT_COLUMNS = "constant-columns"  # data files may have constants
+CHECKS = "checks"  # tables may have checks, which a writer must compare its rows with
+DEFAULT_FUNCTIONS = "default-functions"  # columns may have defaults that a writer must compute
+PARTITIONS = "partitions"  # tables may have partitions, by which a writer must divide its rows
+SORT_ORDERS = "sort-orders"  # sort keys may have terms other than columns in ascending order with NULLs last
 FEATURES = frozenset(
     {
-        PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, PREDICATE_FUNCTIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES,
-        ADOPTED_FILES, INDEXES, CONSTANT_COLUMNS, CHECKS, DEFAULT_FUNCTIONS,
+        PREDICATE_EXPRESSIONS, PREDICATE_FIELDS, PREDICATE_FUNCTIONS, PREDICATE_LISTS, COLUMN_DEFAULTS, WIDENED_COLUMNS,
+        TAGS, ERASURES, ADOPTED_FILES, INDEXES, CONSTANT_COLUMNS, CHECKS, DEFAULT_FUNCTIONS, PARTITIONS,
+        SORT_ORDERS,
     }
 )  # fmt: skip
 """Features of the format, beyond its version, that this code understands."""
@@ -96,19 +91,13 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableEffect(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The effect of a commit on one table, without the values of any row.
+    """The effect of a commit on one table, without the values of any row."""
 
-    Args:
-        table: its name; "" for the database itself.
-        what: in a word: append, upsert, delete, overwrite, create, drop, rename, set, resolve, compact, merge.
-        over: columns of a delete's predicate or keys, the settings that were set, or a table's new name; the first few.
-        more: how many more there were.
-    """
-
-    table: str
-    what: str
+    table: str  # its name; "" for the database itself
+    what: str  # in a word: append, upsert, delete, overwrite, create, drop, rename, set, resolve, compact, merge
+    # columns of a delete's predicate or keys, the settings that were set, or a table's new name; the first few
     over: tuple[str, ...] = ()
-    more: int = 0
+    more: int = 0  # how many more there were
 
     def __str__(self) -> str:
         names = ", ".join([*self.over, f"{self.more:,} more"] if self.more else self.over)
@@ -176,17 +165,12 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Released(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The objects from which the commit of ``version`` removed at least one reference.
-
-    Args:
-        objects: each alone: a merged-away segment is released without what it names.
-        trees: segments released with all that they name, as a dropped table's are.
-        manifests: manifests released with all that their versions need, because they had expired and lost their tag.
-    """
+    """The objects from which the commit of ``version`` removed at least one reference."""
 
     version: int
-    objects: tuple[str, ...] = ()
-    trees: tuple[Segment, ...] = ()
+    objects: tuple[str, ...] = ()  # each alone: a merged-away segment is released without what it names
+    trees: tuple[Segment, ...] = ()  # segments released with all that they name, as a dropped table's are
+    # manifests released with all that their versions need, because they had expired and lost their tag
     manifests: tuple[str, ...] = ()
 
     def check(self, holder: str) -> None:
@@ -212,53 +196,39 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sequences(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The progress of the changes (CDC) of a table. Sequences are in JSON form (format/types.py), uncut.
+    """The progress of the changes (CDC) of a table. Sequences are in JSON form (format/types.py), uncut."""
 
-    Args:
-        greatest: the greatest sequence that a committed change had.
-        memory: uuid of the table that remembers which keys were deleted at which sequence.
-        forgotten_through: deletes up to this sequence may be forgotten; None = none.
-        marks: the progress over time, by which ``forgotten_through`` moves, oldest first.
-    """
-
-    greatest: Json
-    memory: str
-    forgotten_through: Json = None
-    marks: tuple[Mark, ...] = ()
+    greatest: Json  # the greatest sequence that a committed change had
+    memory: str  # uuid of the table that remembers which keys were deleted at which sequence
+    forgotten_through: Json = None  # deletes up to this sequence may be forgotten; None = none
+    marks: tuple[Mark, ...] = ()  # the progress over time, by which ``forgotten_through`` moves, oldest first
 
 
 class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One table of one version: see "A table entry" in docs/format.md.
+    """One table of one version: see "A table entry" in docs/format.md."""
 
-    Args:
-        uuid: never reused: dropping and creating a table of the same name gives another.
-        epoch: version of the commit that last created, overwrote or restored it.
-        last_delete_ts: timestamp of the last statement that deleted rows in any way.
-        unseen_delete_ts: greatest timestamp of a delete that no tombstone in ``tombstones`` shows.
-        files, tombstones: the newest entries, oldest first; ``segments`` has the older ones.
-        overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
-        removed: uuids of files whose entries are in segments, and which are not part of the table any more.
-        section: of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch,
-            the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
-        source, origins: uuids of the table that it was cloned from, and of that one's sources, nearest first.
-    """
-
-    uuid: str
-    epoch: int
+    uuid: str  # never reused: dropping and creating a table of the same name gives another
+    epoch: int  # version of the commit that last created, overwrote or restored it
     schema: Schema
     primary_key: tuple[int, ...] = ()
-    sort_key: tuple[int, ...] = ()
+    sort_key: SortKey = ()
     properties: dict[str, Any] = {}
-    last_delete_ts: int = 0
-    unseen_delete_ts: int = 0
+    last_delete_ts: int = 0  # timestamp of the last statement that deleted rows in any way
+    unseen_delete_ts: int = 0  # greatest timestamp of a delete that no tombstone in ``tombstones`` shows
+    # files, tombstones: the newest entries, oldest first; ``segments`` has the older ones
     files: tuple[DataFile, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     segments: tuple[Segment, ...] = ()
+    # newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts
     overlays: tuple[Overlay, ...] = ()
+    # uuids of files whose entries are in segments, and which are not part of the table any more
     removed: tuple[str, ...] = ()
+    # of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch, the two
+    # timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
     section: Segment | None = None
     indexes: tuple[dict[str, Any], ...] = ()
     sequences: Sequences | None = None
+    # source, origins: uuids of the table that it was cloned from, and of that one's sources, nearest first
     source: str = ""
     origins: tuple[str, ...] = ()
 
@@ -266,6 +236,12 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     def lineage(self) -> tuple[str, ...]:
         """Uuids of the table and of those that it was cloned from, directly or not."""
         return (self.uuid, self.source, *self.origins) if self.source else (self.uuid,)
+
+    @property
+    def needed_features(self) -> tuple[str, ...]:
+        """The features of the format that its properties need."""
+        partitions = (PARTITIONS,) if self.properties.get("partition_by") is not None else ()
+        return (*partitions, SORT_ORDERS) if any(isinstance(term, str) for term in self.sort_key) else partitions
 
     def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
         """Its segments of one kind, oldest first."""
@@ -281,28 +257,23 @@ class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A delete whose rows no version shows any more, and which leave the disk: see "Erasures" in docs/format.md.
-
-    Args:
-        ts: its statement's timestamp. The tombstones of this timestamp are its own.
-        requested_at, due_at: the request, and the deadline for the disk, in microseconds by the server's clock.
-        subject: the values, in JSON form, of the subject that is forgotten in all tables with a subject; empty if rows
-            of single tables are erased.
-        request, digest: id of the request, and the digest of its content; "" if it has none.
-        hurried_at: the time of a request that its rows leave the disk as soon as they can; 0 = there was none.
-    """
+    """A delete whose rows no version shows any more, and which leave the disk: see "Erasures" in docs/format.md."""
 
     id: str
-    ts: int
+    ts: int  # its statement's timestamp. The tombstones of this timestamp are its own.
     version: int
+    # requested_at, due_at: the request, and the deadline for the disk, in microseconds by the server's clock
     requested_at: int
     due_at: int
     tables: tuple[ErasedTable, ...] = ()
+    # the values, in JSON form, of the subject that is forgotten in all tables with a subject; empty if rows of single
+    # tables are erased
     subject: tuple[Json, ...] = ()
+    # request, digest: id of the request, and the digest of its content; "" if it has none
     request: str = ""
     digest: str = ""
     has_own_deadline: bool = False
-    hurried_at: int = 0
+    hurried_at: int = 0  # the time of a request that its rows leave the disk as soon as they can; 0 = there was none
 
     def memory_us(self, most_us: int) -> int:
         """How long it applies to late drops: ``most_us`` by the settings, or less for a deadline of its own."""
@@ -323,75 +294,60 @@ class RewrittenErasures(msgspec.Struct, frozen=True):
 
 
 class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Erasures that left the manifest's list in a version, and whose rows may still be on the disk.
-
-    Args:
-        left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
-        expire_at: when all versions before ``version`` expire at the latest.
-        due_at, requested_at: the earliest of these erasures.
-    """
+    """Erasures that left the manifest's list in a version, and whose rows may still be on the disk."""
 
     version: int
     ids: tuple[str, ...]
+    # a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows
     left_at: int = 0
-    expire_at: int = 0
+    expire_at: int = 0  # when all versions before ``version`` expire at the latest
+    # due_at, requested_at: the earliest of these erasures
     due_at: int = 0
     requested_at: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One version of the database: see "The manifest" in docs/format.md.
-
-    Args:
-        previous: key of the previous version, None for the first.
-        commit_id: names the change; the same in all attempts of a commit.
-        commit_ts: timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data.
-        created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
-        did, did_more: the first few of its effects on tables, and how many more there were.
-        message, metadata: what its author says about it.
-        data_change: whether any scan's rows may differ from the previous version.
-        history, applied, released, erasures: oldest first; older ones are in ``segments``.
-        orphan_cutoff: the fence: older objects of a commit that has not landed may be deleted.
-        revoked_intents: txids whose objects may be deleted, with the server's time of the revocation.
-        horizon, horizon_at: the oldest version that may be read, and ``created_at`` of the commit that moved it.
-        freed, swept: the version up to which all released objects are deleted, and the time for orphans.
-        rewritten: versions from which on no file holds rows of listed erasures, oldest first.
-        leaving: erasures that are not listed any more, and whose rows may still be on the disk.
-        features: the features that a reader must understand beyond ``format_version``.
-    """
+    """One version of the database: see "The manifest" in docs/format.md."""
 
     format_version: int
     version: int
     attempt: str
-    previous: str | None
-    commit_id: str
-    commit_ts: int
-    created_at: int
+    previous: str | None  # key of the previous version, None for the first
+    commit_id: str  # names the change; the same in all attempts of a commit
+    commit_ts: int  # timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data
+    created_at: int  # microseconds by the server's clock, never decreasing; for time travel and retention
     operation: str
     counts: Counts = Counts()
+    # did, did_more: the first few of its effects on tables, and how many more there were
     did: tuple[TableEffect, ...] = ()
     did_more: int = 0
+    # message, metadata: what its author says about it
     message: str = ""
     metadata: dict[str, str] = {}
-    data_change: bool = True
+    data_change: bool = True  # whether any scan's rows may differ from the previous version
     tables: dict[str, TableEntry] = {}
+    # history, applied, released, erasures: oldest first; older ones are in ``segments``
     history: tuple[HistoryEntry, ...] = ()
     applied: tuple[AppliedId, ...] = ()
     released: tuple[Released, ...] = ()
-    orphan_cutoff: int = 0
-    revoked_intents: dict[str, int] = {}
+    orphan_cutoff: int = 0  # the fence: older objects of a commit that has not landed may be deleted
+    revoked_intents: dict[str, int] = {}  # txids whose objects may be deleted, with the server's time of the revocation
+    # horizon, horizon_at: the oldest version that may be read, and ``created_at`` of the commit that moved it
     horizon: int = 0
     horizon_at: int = 0
+    # freed, swept: the version up to which all released objects are deleted, and the time for orphans
     freed: int = 0
     swept: int = 0
     properties: dict[str, Any] = {}
     tags: dict[str, Tag] = {}
     cursors: dict[str, Cursor] = {}
     erasures: tuple[Erasure, ...] = ()
+    # versions from which on no file holds rows of listed erasures, oldest first
     rewritten: tuple[RewrittenErasures, ...] = ()
+    # erasures that are not listed any more, and whose rows may still be on the disk
     leaving: tuple[LeavingErasures, ...] = ()
     segments: tuple[Segment, ...] = ()
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # the features that a reader must understand beyond ``format_version``
 
     def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
         """The database's own segments of one kind, oldest first."""

@@ -11,7 +11,6 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, starmap
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError
@@ -28,8 +28,7 @@ SUMS_MAGIC = b"DSUM"
 _END = struct.Struct("<I4s")
 _PAIR = struct.Struct("<II")
 
-ChunkRange: TypeAlias = tuple[int, int]
-"""First byte of a column chunk, and its number of bytes."""
+ChunkRange: TypeAlias = tuple[int, int]  # first byte of a column chunk, and its number of bytes
 
 
 class States(NamedTuple):
@@ -87,21 +86,13 @@ def chunk_range(chunk: pq.ColumnChunkMetaData) -> ChunkRange:
     return start, chunk.total_compressed_size
 
 
-@dataclass(frozen=True)
-class ChunkSums:
-    """The checksums of one file.
+class ChunkSums(Struct, frozen=True):
+    """The checksums of one file."""
 
-    Args:
-        states: of all column chunks, row groups in order.
-        end: of everything before the footer.
-        footer: first byte of the footer.
-        before: bytes of the footer before the block, which have the locations of pages.
-    """
-
-    states: Sequence[States]
-    end: int
-    footer: int
-    before: int = 0
+    states: Sequence[States]  # of all column chunks, row groups in order
+    end: int  # of everything before the footer
+    footer: int  # first byte of the footer
+    before: int = 0  # bytes of the footer before the block, which have the locations of pages
 
     @classmethod
     def collect(cls, metadata: pq.FileMetaData, states: dict[int, int], size: int) -> ChunkSums | None:
@@ -180,33 +171,20 @@ def from_planes(planes: bytes) -> Numbers:
     return np.ascontiguousarray(columns.T).view("<u4").reshape(-1).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class ChunkPages:
-    """The pages of one column chunk.
+class ChunkPages(Struct, frozen=True):
+    """The pages of one column chunk."""
 
-    Args:
-        starts: first byte of each page in the file, and the end of the last.
-        firsts: rows of the row group before each data page, and all its rows; without the dictionary.
-        states: of each page.
-        has_dictionary: whether the first page is one.
-    """
-
-    starts: Numbers
-    firsts: Numbers
-    states: tuple[States, ...]
-    has_dictionary: bool
+    starts: Numbers  # first byte of each page in the file, and the end of the last
+    firsts: Numbers  # rows of the row group before each data page, and all its rows; without the dictionary
+    states: tuple[States, ...]  # of each page
+    has_dictionary: bool  # whether the first page is one
 
 
-@dataclass(frozen=True)
-class PageLocations:
-    """The pages of one file.
+class PageLocations(Struct, frozen=True):
+    """The pages of one file."""
 
-    Args:
-        counts: pages of each column chunk, row groups in order.
-        lengths, rows, states: of all pages.
-    """
-
-    counts: Numbers
+    counts: Numbers  # pages of each column chunk, row groups in order
+    # lengths, rows, states: of all pages
     lengths: Numbers
     rows: Numbers
     states: Numbers

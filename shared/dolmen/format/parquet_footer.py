@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 _TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET = 1, 2, 3, 4, 7, 10
@@ -76,7 +76,7 @@ class ThriftCursor:
     def varint(self) -> int:
         """A number of at least 0."""
         try:
-            value, self.at = _varint(self._body, self.at)
+            value, self.at = read_varint(self._body, self.at)
         except IndexError:
             raise ValueError("the bytes end inside of a value") from None
         return value
@@ -123,13 +123,13 @@ def _end(body: bytes, at: int, kind: int) -> int:
             at += 1
         return at + 1
     if kind == BINARY:
-        length, at = _varint(body, at)
+        length, at = read_varint(body, at)
         return at + length
     if kind in (LIST, _SET):
         head, at = body[at], at + 1
         count, item = head >> 4, head & 0x0F
         if count == 0x0F:
-            count, at = _varint(body, at)
+            count, at = read_varint(body, at)
         if item in (_TRUE, _FALSE, _BYTE):
             return at + count
         for _ in range(count):
@@ -142,7 +142,8 @@ def _end(body: bytes, at: int, kind: int) -> int:
     raise ValueError(f"a value of kind {kind}")
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def read_varint(body: bytes, at: int) -> tuple[int, int]:
+    """The number of at least 0 at an offset, and the offset behind it. Raises IndexError."""
     value = shift = 0
     while (byte := body[at]) > 0x7F:
         value |= (byte & 0x7F) << shift
@@ -234,17 +235,12 @@ _INDEX_PAGES, _PAGE_OFFSET = 1, 1
 _MOST_ORDINAL = 2**15 - 1
 
 
-@dataclass(frozen=True)
-class FooterParts:
-    """The Thrift metadata of a file, and that of its row groups.
+class FooterParts(Struct, frozen=True):
+    """The Thrift metadata of a file, and that of its row groups."""
 
-    Args:
-        frame: all fields but its rows and row groups: columns, key-value metadata, writer.
-        groups: its row groups, encoded.
-    """
-
+    # all fields but its rows and row groups: columns, key-value metadata, writer
     frame: tuple[tuple[int, int, bytes], ...]
-    groups: tuple[bytes, ...]
+    groups: tuple[bytes, ...]  # its row groups, encoded
 
     @classmethod
     def parse(cls, metadata: bytes) -> Self:
@@ -260,21 +256,13 @@ class FooterParts:
         return struct(sorted([*self.frame, *own]))
 
 
-@dataclass(frozen=True)
-class MovedGroup:
-    """A row group that moves to another file.
+class MovedGroup(Struct, frozen=True):
+    """A row group that moves to another file."""
 
-    Args:
-        encoded: as it was.
-        by: how many bytes later its column chunks are in the new file.
-        behind: the bytes behind the column chunks of its old file: Bloom filters and page index.
-        start: the offset of ``behind`` in the old file.
-    """
-
-    encoded: bytes
-    by: int
-    behind: memoryview
-    start: int
+    encoded: bytes  # as it was
+    by: int  # how many bytes later its column chunks are in the new file
+    behind: memoryview  # the bytes behind the column chunks of its old file: Bloom filters and page index
+    start: int  # the offset of ``behind`` in the old file
 
 
 def move_groups(groups: Sequence[MovedGroup], start: int) -> tuple[bytes, list[bytes]]:

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.base.units import GIB, KIB, MIB, parse_duration, parse_size
 from dolmen.errors import InputError, SchemaError, short_repr
-from dolmen.format.schema import Schema
+from dolmen.format.partition_by import (
+    PartitionTerm,
+    parse_cluster_by,
+    parse_partition_by,
+    partition_terms,
+    with_renamed_term,
+)
+from dolmen.format.schema import Schema, SortKey
 from dolmen.format.types import can_be_key, short_type
 
 
@@ -27,26 +34,17 @@ class HasProperties(Protocol):
     def properties(self) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class Property:
-    """A property: its name, its default, and how its values are parsed.
-
-    Args:
-        default: its value while it is not set; None = it has none.
-        parse: parses a value. Raises InputError, which says what is allowed.
-        help: one line for people.
-        other_type: a type that a value may have besides text and whole number: ``bool`` or ``list``.
-        check_new: raises InputError for a parsed value that may be stored already, but cannot be set any more.
-        attribute: the name of the setting, if it is not ``name``.
-    """
+class Property(Struct, frozen=True):
+    """A property: its name, its default, and how its values are parsed."""
 
     name: str
-    default: str | int | None
-    parse: Callable[[Any], Any]
-    help: str
-    other_type: type | None = None
+    default: str | int | None  # its value while it is not set; None = it has none
+    parse: Callable[[Any], Any]  # parses a value. Raises InputError, which says what is allowed.
+    help: str  # one line for people
+    other_type: type | None = None  # a type that a value may have besides text and whole number: ``bool`` or ``list``
+    # raises InputError for a parsed value that may be stored already, but cannot be set any more
     check_new: Callable[[Any], object] | None = None
-    attribute: str = ""
+    attribute: str = ""  # the name of the setting, if it is not ``name``
 
 
 def size_between(least: int, most: int) -> Callable[[Any], int]:
@@ -118,8 +116,7 @@ def check_properties(changes: Mapping[str, Any], definitions: Mapping[str, Prope
     return dict(changes)
 
 
-USER = "user."
-"""The prefix of the names of users' own properties."""
+USER = "user."  # the prefix of the names of users' own properties
 
 
 def _check_user_property(name: str, value: Any) -> None:
@@ -189,8 +186,36 @@ def _parse_filter_bits(value: Any) -> int:
     return int(parse_choice("8", "16", "32", "64")(str(value).strip()))
 
 
-MAX_COMMENT = 1_000
-"""Characters of a comment."""
+class Compression(NamedTuple):
+    """A codec of Parquet, by pyarrow's name, and its level if it has any."""
+
+    codec: str = "zstd"
+    level: int | None = 1
+
+    @property
+    def chunk_codecs(self) -> frozenset[str]:
+        """The compressions of column chunks that are written with it, as footers name them."""
+        return frozenset(("UNCOMPRESSED", *([] if self.codec == "none" else [self.codec.upper()])))
+
+
+FAST_COMPRESSION = Compression()  # the default
+
+_LEVELS = {"zstd": (1, 22), "gzip": (6, 9)}  # the default and the highest levels
+
+
+def parse_compression(value: Any) -> Compression:
+    """Parses ``zstd(3)``, ``gzip(9)``, or the name of a codec alone."""
+    found = re.fullmatch(r"(zstd|gzip|snappy|lz4|none)(?:\s*\(\s*(\d{1,2})\s*\))?", str(value).strip().lower())
+    if found is None:
+        raise InputError(f"{short_repr(value)} is not zstd(1) to zstd(22), gzip(1) to gzip(9), snappy, lz4 or none")
+    codec, level = found.groups()
+    default, most = _LEVELS.get(codec, (None, 0))
+    if level is not None and not 1 <= int(level) <= most:
+        raise InputError(f"{short_repr(value)}: {codec} has {f'levels from 1 to {most}' if most else 'no levels'}")
+    return Compression(codec, int(level) if level else default)
+
+
+MAX_COMMENT = 1_000  # characters of a comment
 
 
 def check_comment(comment: str) -> None:
@@ -240,6 +265,27 @@ STORAGE_PROPERTIES = by_name(
         _parse_filter_bits,
         "bits of the Bloom filters of new data files for each key: 8, 16, 32 or 64; with more bits, a look-up of many "
         "keys reads fewer files that have none of them",
+    ),
+    Property("compression", "zstd(1)", parse_compression, "of new data files: zstd(3), gzip, snappy, lz4 or none"),
+    Property(
+        "partition_by",
+        None,
+        parse_partition_by,
+        "columns, or transforms of them, of which a new data file has one value each: 'day(event_time), tenant'",
+        list,
+    ),
+    Property(
+        "cluster_by",
+        None,
+        parse_cluster_by,
+        "columns by whose z-order compaction sorts rows: 'tenant, event_time'; instead of a sort key",
+        list,
+    ),
+    Property(
+        "partition_files",
+        64,
+        parse_count,
+        "the most partitions for which an append writes files; the rows of all others share files until compaction",
     ),
 )
 
@@ -296,8 +342,7 @@ DATABASE_PROPERTIES = by_name(
 )
 
 
-@dataclass(frozen=True)
-class TableSettings:
+class TableSettings(Struct, frozen=True):
     """The parsed values of ``STORAGE_PROPERTIES``, with defaults; None where a property has none."""
 
     comment: str | None
@@ -309,6 +354,10 @@ class TableSettings:
     subject: str | None
     leave_out_erased: bool
     key_filter_bits: int
+    compression: Compression
+    partition_by: tuple[PartitionTerm, ...] | None
+    cluster_by: tuple[str, ...] | None
+    partition_files: int
 
     @classmethod
     def of(cls, entry: HasProperties) -> TableSettings:
@@ -316,8 +365,7 @@ class TableSettings:
         return cls(**read_settings(STORAGE_PROPERTIES, entry.properties))
 
 
-@dataclass(frozen=True)
-class DatabaseSettings:
+class DatabaseSettings(Struct, frozen=True):
     """The parsed values of ``DATABASE_PROPERTIES``, with defaults. Durations are microseconds."""
 
     retention_us: int
@@ -361,6 +409,28 @@ def key_filter_bits(entry: HasProperties) -> int:
     return int(value_of(STORAGE_PROPERTIES["key_filter_bits"], entry.properties))
 
 
+def compression(entry: HasProperties) -> Compression:
+    """How new data files of a table are compressed."""
+    return cast(Compression, value_of(STORAGE_PROPERTIES["compression"], entry.properties))
+
+
+def clustered_columns(properties: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns by whose z-order compaction sorts the rows of a table with these properties."""
+    value = properties.get("cluster_by")
+    return () if value is None else parse_cluster_by(value)
+
+
+def check_one_order(sort_key: SortKey, properties: Mapping[str, Any]) -> None:
+    """Raises SchemaError for a sort key beside ``cluster_by``."""
+    if sort_key and properties.get("cluster_by") is not None:
+        raise SchemaError("a table has a sort key or cluster_by, not both: remove the other one first")
+
+
+def partition_files(entry: HasProperties) -> int:
+    """The most partitions for which an append writes files of their own."""
+    return int(value_of(STORAGE_PROPERTIES["partition_files"], entry.properties))
+
+
 def check_database_properties(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``changes`` if a database may be set so; None as a value unsets. Raises InputError."""
     return check_properties(changes, DATABASE_PROPERTIES, "a database")
@@ -401,6 +471,9 @@ def named_columns(properties: Mapping[str, Any]) -> dict[str, str]:
         columns[parse_ttl(properties["ttl"]).column] = "ttl"
     if properties.get("subject") is not None:
         columns[parse_name(properties["subject"])] = "subject"
+    for term in partition_terms(properties):
+        columns[term.column] = "partition_by"
+    columns |= dict.fromkeys(clustered_columns(properties), "cluster_by")
     return columns
 
 
@@ -419,6 +492,9 @@ def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dic
     for name in ("cdc_sequence", "subject"):
         if str(properties.get(name, "")).strip() == column:
             changed[name] = to
+    for name in ("partition_by", "cluster_by"):
+        if properties.get(name) is not None:
+            changed[name] = with_renamed_term(properties[name], column, to)
     return changed
 
 

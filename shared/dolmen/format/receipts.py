@@ -23,39 +23,29 @@ def erasure_id(request: str) -> str:
 
 State: TypeAlias = Literal["hidden", "rewritten", "gone"]
 """In this order: no version shows the rows; no file of the newest version has them; no object of the database does."""
-MOST_OUTSIDE = 100_000
-"""The most objects outside the database that a receipt counts at one URL."""
+MOST_OUTSIDE = 100_000  # the most objects outside the database that a receipt counts at one URL
 RECEIPT_PREFIX = "receipt/"
 _KEY = re.compile(r"receipt/([0-9a-f]{32})\.json")
 
 
 class ErasedFrom(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A table of an erasure: its name when the receipt was written ("" if it had been dropped), and what was named.
-
-    Args:
-        columns: names of the columns that the erasure named.
-        keys: number of keys; 0 for a predicate.
-    """
+    """A table of an erasure: its name when the receipt was written ("" if it had been dropped), and what was named."""
 
     uuid: str
     name: str = ""
-    columns: tuple[str, ...] = ()
-    keys: int = 0
+    columns: tuple[str, ...] = ()  # names of the columns that the erasure named
+    keys: int = 0  # number of keys; 0 for a predicate
 
 
 class ErasedFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A data file that had rows of an erasure.
-
-    Args:
-        rows: how many, deleted ones included; None if all rows of the file were deleted: then they are not counted.
-        absent_at: when collection found that the object is deleted, in microseconds; 0 = not yet.
-        shared: uuids of tables that still have the file at the end, because the erasure does not reach them: those from
-            which one of its tables was cloned.
-    """
+    """A data file that had rows of an erasure."""
 
     path: str
+    # how many, deleted ones included; None if all rows of the file were deleted: then they are not counted
     rows: int | None = None
-    absent_at: int = 0
+    absent_at: int = 0  # when collection found that the object is deleted, in microseconds; 0 = not yet
+    # uuids of tables that still have the file at the end, because the erasure does not reach them: those from which one
+    # of its tables was cloned
     shared: tuple[str, ...] = ()
 
 
@@ -81,17 +71,13 @@ class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The receipt of one erasure: see "Receipts" in docs/format.md.
-
-    Args:
-        version, rewritten_version, forgotten_version, gone_version: the first versions that do not show the rows, have
-            them in no file, do not list the erasure, and when no object has the rows any more.
-        noncurrent: the older versions of objects that the bucket itself kept then; None if that is not known.
-    """
+    """The receipt of one erasure: see "Receipts" in docs/format.md."""
 
     format_version: int
     id: str
     ts: int = 0
+    # version, rewritten_version, forgotten_version, gone_version: the first versions that do not show the rows, have
+    # them in no file, do not list the erasure, and when no object has the rows any more
     version: int = 0
     requested_at: int = 0
     due_at: int = 0
@@ -103,6 +89,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     forgotten_version: int = 0
     gone_version: int = 0
     gone_at: int = 0
+    # the older versions of objects that the bucket itself kept then; None if that is not known
     noncurrent: Remains | None = None
     outside: tuple[Outside, ...] = ()
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import DAY_US
@@ -35,13 +35,10 @@ from dolmen.format.types import (
 )
 
 TypeJson: TypeAlias = str | dict[str, Any]
-Default: TypeAlias = "Json | DefaultFunction"
-"""A default: a value in JSON form, or the function that gives it."""
+Default: TypeAlias = "Json | DefaultFunction"  # a default: a value in JSON form, or the function that gives it
 
-COMMIT_TS = "_commit_ts"
-"""Name of the hidden last column of files whose rows have different commit timestamps."""
-COMMIT_TS_ID = 2**31 - 1
-"""Field id of ``_commit_ts``; ids of users' columns stay below."""
+COMMIT_TS = "_commit_ts"  # name of the hidden last column of files whose rows have different commit timestamps
+COMMIT_TS_ID = 2**31 - 1  # field id of ``_commit_ts``; ids of users' columns stay below
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
 MAX_LEVELS, MAX_TYPES = 128, 250_000
@@ -72,32 +69,25 @@ class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     fields: tuple[MappedColumn, ...] = ()
 
 
+SortKey: TypeAlias = tuple[int | str, ...]
+"""The terms of a sort key, as an entry has them: see ``dolmen.format.sort_order``."""
+
+
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column, or a child of a nested one.
+    """A column, or a child of a nested one."""
 
-    Args:
-        id: never used twice in a table.
-        name: may change.
-        type: the stored form of its Arrow type.
-        nullable: whether it may be NULL.
-        added_ts: timestamp of the statement that added it to a table with files; 0 = it came with the table.
-        initial_default: JSON form of its value in all rows older than ``added_ts``; it never changes.
-        write_default: JSON form of the value of new rows that come without the column.
-        widened_ts: timestamp of the last statement that widened its type, or changed the fields inside it; 0 = there
-            was none. Older files have a narrower type, or other fields.
-        write_function: the function that writers call for such values: ``now`` or ``uuid``; "" = there is none.
-    """
-
-    id: int
-    name: str
-    type: TypeJson
-    nullable: bool = True
+    id: int  # never used twice in a table
+    name: str  # may change
+    type: TypeJson  # the stored form of its Arrow type
+    nullable: bool = True  # whether it may be NULL
     comment: str = ""
-    added_ts: int = 0
-    initial_default: Json = None
-    write_default: Json = None
+    added_ts: int = 0  # timestamp of the statement that added it to a table with files; 0 = it came with the table
+    initial_default: Json = None  # JSON form of its value in all rows older than ``added_ts``; it never changes
+    write_default: Json = None  # JSON form of the value of new rows that come without the column
+    # timestamp of the last statement that widened its type, or changed the fields inside it; 0 = there was none. Older
+    # files have a narrower type, or other fields.
     widened_ts: int = 0
-    write_function: str = ""
+    write_function: str = ""  # the function that writers call for such values: ``now`` or ``uuid``; "" = there is none
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -116,8 +106,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
 
 
-@dataclass(frozen=True)
-class DefaultFunction:
+class DefaultFunction(Struct, frozen=True):
     """A default that writers compute: ``now`` once for the rows of a statement, ``uuid`` for each row."""
 
     name: str
@@ -146,46 +135,28 @@ class FormerName(msgspec.Struct, frozen=True):
 
 
 class CheckConstraint(msgspec.Struct, frozen=True):
-    """A condition that is FALSE for no visible row: see "Checks" in docs/format.md.
+    """A condition that is FALSE for no visible row: see "Checks" in docs/format.md."""
 
-    Args:
-        name: unique in its table, whatever its case.
-        columns: ids of the columns that it names, ascending.
-        predicate: the stored form of the predicate (``dolmen.predicate.ast``).
-    """
-
-    name: str
-    columns: tuple[int, ...]
-    predicate: dict[str, Any]
+    name: str  # unique in its table, whatever its case
+    columns: tuple[int, ...]  # ids of the columns that it names, ascending
+    predicate: dict[str, Any]  # the stored form of the predicate (``dolmen.predicate.ast``)
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
-    """The columns of a table: see "Schemas and types" in docs/format.md.
+    """The columns of a table: see "Schemas and types" in docs/format.md."""
 
-    Args:
-        fields: in the order in which scans return them.
-        next_id: the first id never used.
-        dropped: dropped columns that a tombstone still names.
-        altered_ts: files with a row of this timestamp or before may lack columns, or have them under other names.
-        mapping: the columns of adopted files without field ids; it never changes.
-        former: names that columns had, in the order in which they lost them.
-        named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
-        placed_since: timestamp of the last statement that changed the order of columns; 0 = there was none.
-        checks: conditions that all visible rows meet, oldest first.
-        narrower: for reading only, never stored: the columns that an older version shows with a narrower type than that
-            of ``fields``, by which later deletes apply to it.
-    """
-
-    fields: tuple[Field, ...]
-    next_id: int
-    dropped: tuple[Field, ...] = ()
-    altered_ts: int = 0
-    mapping: tuple[MappedColumn, ...] = ()
-    former: tuple[FormerName, ...] = ()
-    named_since: int | None = None
-    placed_since: int = 0
+    fields: tuple[Field, ...]  # in the order in which scans return them
+    next_id: int  # the first id never used
+    dropped: tuple[Field, ...] = ()  # dropped columns that a tombstone still names
+    altered_ts: int = 0  # files with a row of this timestamp or before may lack columns, or have them under other names
+    mapping: tuple[MappedColumn, ...] = ()  # the columns of adopted files without field ids; it never changes
+    former: tuple[FormerName, ...] = ()  # names that columns had, in the order in which they lost them
+    named_since: int | None = None  # timestamp from which on ``former`` is complete; None if it was never recorded
+    placed_since: int = 0  # timestamp of the last statement that changed the order of columns; 0 = there was none
+    # for reading only, never stored: the columns that an older version shows with a narrower type than that of
+    # ``fields``, by which later deletes apply to it
     narrower: tuple[Field, ...] = ()
-    checks: tuple[CheckConstraint, ...] = ()
+    checks: tuple[CheckConstraint, ...] = ()  # conditions that all visible rows meet, oldest first
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:

@@ -44,7 +44,7 @@ from dolmen.format.manifest import (
     check_references,
 )
 from dolmen.format.schema import Schema, is_nested
-from dolmen.format.types import from_json, one_array, to_array, to_json, to_plain, type_of
+from dolmen.format.types import Json, from_json, one_array, to_array, to_json, to_plain, type_of
 
 GROUP_ROWS = 4_096
 
@@ -53,15 +53,15 @@ _INTEGERS = (
     "applied_through", "vector_offset", "vector_length", "vector_crc32", "vector_cardinality",
 )  # fmt: skip
 
-BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)
-"""Columns that every segment has."""
+BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)  # columns that every segment has
 OPTIONAL_COLUMNS: tuple[str, ...] = ("erasing", "filters")
 """Columns of segments in which an entry has another value of that name than 0."""
-CONSTANTS = "constants"
-"""The column of segments in which an entry has constants."""
+CONSTANTS, PARTITIONS = "constants", "partitions"
+"""Columns of JSON, of segments in which an entry has constants, or values of partitions."""
 STATS = ("min", "max", "nulls", "nans")
 _Odd = dict[int, ColumnStats]
 _Constants = dict[int, ConstantColumn]
+_Partitions = dict[str, Json]
 
 
 def stats_columns(id_: int) -> tuple[str, ...]:
@@ -126,9 +126,11 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         if any(values):
             integers[name] = values
     columns |= {name: pa.array(values, pa.int64()) for name, values in integers.items()}
-    if any(entry.constants for entry in entries):
-        encoded = [msgspec.json.encode(entry.constants).decode() if entry.constants else None for entry in entries]
-        columns[CONSTANTS] = pa.array(encoded, pa.string())
+    for name in (CONSTANTS, PARTITIONS):
+        members = [getattr(entry, name) for entry in entries]
+        if any(members):
+            encoded = [msgspec.json.encode(each).decode() if each else None for each in members]
+            columns[name] = pa.array(encoded, pa.string())
     odd: list[_Odd] = [{} for _ in entries]
     for id_ in sorted({id_ for entry in entries for id_ in entry.stats}):
         stats_of_column = [entry.stats.get(id_) for entry in entries]
@@ -152,9 +154,10 @@ def to_entries(table: pa.Table) -> list[DataFile]:
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
     for name in OPTIONAL_COLUMNS:
         plain[name] = table[name].to_pylist() if name in table.column_names else [0] * table.num_rows
-    constants: list[str | None] = [None] * table.num_rows
-    if CONSTANTS in table.column_names:
-        constants = table[CONSTANTS].to_pylist()
+    documents: dict[str, list[str | None]] = {
+        name: table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
+        for name in (CONSTANTS, PARTITIONS)
+    }
     entries = []
     for row in range(table.num_rows):
         value = {name: values[row] for name, values in plain.items()}
@@ -181,7 +184,8 @@ def to_entries(table: pa.Table) -> list[DataFile]:
                 stats=own,
                 erasing=value["erasing"],
                 filters=value["filters"],
-                constants=msgspec.json.decode(constants[row] or "{}", type=_Constants),
+                constants=msgspec.json.decode(documents[CONSTANTS][row] or "{}", type=_Constants),
+                partitions=msgspec.json.decode(documents[PARTITIONS][row] or "{}", type=_Partitions),
             )
         )
     return entries
@@ -239,13 +243,12 @@ def _json(column: pa.Array) -> list[Any]:
     return plain if column_type and column_type.plain in (bool, int, str) else list(map(to_json, plain))
 
 
-build_decoders(_Odd, _Constants)
+build_decoders(_Odd, _Constants, _Partitions)
 
 _HEAD = struct.Struct("<4sQQ")
 _MAGIC = b"DSG1"
 
-_MOST_BYTES = GIB
-"""No segment has longer JSON: guards against a forged length."""
+_MOST_BYTES = GIB  # no segment has longer JSON: guards against a forged length
 
 
 def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, ColumnStats]:

@@ -24,8 +24,7 @@ import pyarrow as pa
 
 from dolmen.errors import SchemaError
 
-Mask = npt.NDArray[np.bool_]
-"""One byte for each row."""
+Mask = npt.NDArray[np.bool_]  # one byte for each row
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -56,49 +55,37 @@ _PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnType:
-    """One type of columns.
+    """One type of columns."""
 
-    Args:
-        name: in messages and docs.
-        stored: the Arrow type in which values are stored; None for a type with parameters (digits, width, fields).
-        ids: ids of the Arrow types that hold such values, also of types in which they are not stored.
-        plain: the Python class of a single value in its plain form; None for a type with children.
-        domain: name of the predicate ``Domain`` in which values compare; None for a type that does not compare.
-        family: the word by which conversions of data frames tell types apart.
-        text: kind of grammar by which text says a value; None if text cannot say it.
-        json: how JSON says a value; None if JSON cannot say it.
-        codes: how ``scan.keys_lookup`` makes 64-bit codes of values; None for a type that cannot be in a key.
-        key_encoding: the Parquet encoding of lists of keys; None for Parquet's plain one.
-        integers: the integer type with the same bits, where plain values are integers but stored ones are not.
-        bounds: the type in which segments hold bounds of such columns, where it is not the column's own.
-        widest: the type in which a digest of rows takes values, where it is not the column's own.
-        sql: how a column of this type is declared; None where declaring takes parameters, or is not possible.
-        sql_tokens: names by which sqlglot's parser knows the type.
-        sql_aliases: more of these, which declare a column, but to which no value is cast.
-        avro: Avro types that are read as this one: type, logical type, and unit of time.
-        spark: name of the Spark type in which Spark's Parquet reader returns values; None if it takes parameters, or
-            there is none.
-        polars: name of the type in the expressions of Polars; None for one whose literals are not understood.
-    """
-
-    name: str
+    name: str  # in messages and docs
+    # the Arrow type in which values are stored; None for a type with parameters (digits, width, fields)
     stored: pa.DataType | None
-    ids: tuple[int, ...]
-    plain: type | None = None
+    ids: tuple[int, ...]  # ids of the Arrow types that hold such values, also of types in which they are not stored
+    plain: type | None = None  # the Python class of a single value in its plain form; None for a type with children
+    # name of the predicate ``Domain`` in which values compare; None for a type that does not compare
     domain: str | None = None
-    family: str = "nested"
-    text: TextKind | None = None
-    json: JsonKind | None = None
+    family: str = "nested"  # the word by which conversions of data frames tell types apart
+    text: TextKind | None = None  # kind of grammar by which text says a value; None if text cannot say it
+    json: JsonKind | None = None  # how JSON says a value; None if JSON cannot say it
+    # how ``scan.keys_lookup`` makes 64-bit codes of values; None for a type that cannot be in a key
     codes: CodesKind | None = None
-    key_encoding: str | None = None
+    key_encoding: str | None = None  # the Parquet encoding of lists of keys; None for Parquet's plain one
+    # the integer type with the same bits, where plain values are integers but stored ones are not
     integers: pa.DataType | None = None
+    # the type in which segments hold bounds of such columns, where it is not the column's own
     bounds: pa.DataType | None = None
+    # the type in which a digest of rows takes values, where it is not the column's own
     widest: pa.DataType | None = None
+    # how a column of this type is declared; None where declaring takes parameters, or is not possible
     sql: str | None = None
-    sql_tokens: tuple[str, ...] = ()
-    sql_aliases: tuple[str, ...] = ()
+    sql_tokens: tuple[str, ...] = ()  # names by which sqlglot's parser knows the type
+    sql_aliases: tuple[str, ...] = ()  # more of these, which declare a column, but to which no value is cast
+    # Avro types that are read as this one: type, logical type, and unit of time
     avro: tuple[tuple[str, str | None, str], ...] = ()
+    # name of the Spark type in which Spark's Parquet reader returns values; None if it takes parameters, or there is
+    # none
     spark: str | None = None
+    # name of the type in the expressions of Polars; None for one whose literals are not understood
     polars: str | None = None
 
 

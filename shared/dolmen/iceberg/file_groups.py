@@ -36,8 +36,7 @@ from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import Deletes, FilePlan, RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
-_AT_ONCE = 1_000
-"""The most vectors that are fetched at once."""
+_AT_ONCE = 1_000  # the most vectors that are fetched at once
 
 
 @dataclass(frozen=True)
@@ -200,17 +199,14 @@ def _digest(parts: Iterable[str], data: bytes) -> str:
     return hashlib.sha256("\n".join(parts).encode() + b"\0" + data).hexdigest()[:16]
 
 
-BLOB_OFFSET = 4
-"""Where the blob begins: after the magic."""
+BLOB_OFFSET = 4  # where the blob begins: after the magic
 
 _MAGIC = b"PFA1"
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-_BITMAP = 16
-"""Where a vector's only bitmap begins, counted from the magic."""
+_BITMAP = 16  # where a vector's only bitmap begins, counted from the magic
 
-_ROW_POSITION_ID = 2147483645
-"""Reserved field id of a row's position ("Reserved Field IDs")."""
+_ROW_POSITION_ID = 2147483645  # reserved field id of a row's position ("Reserved Field IDs")
 
 
 def encode_vector_blob(positions: BitMap) -> bytes:
@@ -253,11 +249,9 @@ def encode_puffin(blob: bytes, data_file: str, cardinality: int) -> bytes:
     return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])
 
 
-FILE_PATH_ID = 2147483546
-"""Reserved field id of the column ``file_path``."""
+FILE_PATH_ID = 2147483546  # reserved field id of the column ``file_path``
 
-POSITION_ID = 2147483545
-"""Reserved field id of the column ``pos``."""
+POSITION_ID = 2147483545  # reserved field id of the column ``pos``
 
 _ROW_GROUP = 1 << 20
 

@@ -28,8 +28,7 @@ from dolmen.iceberg.publication_directory import PublicationDirectory
 from dolmen.store.base import S3, scheme_of
 from dolmen.store.s3.aws_service import AwsService
 
-VARIABLE = "DOLMEN_GLUE_DATABASE"
-"""Environment variable with the Glue database for publications of databases in S3."""
+VARIABLE = "DOLMEN_GLUE_DATABASE"  # environment variable with the Glue database for publications of databases in S3
 _DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 _TYPE, _VERSION = "table_type", "dolmen.version"
 _LOCATION, _PREVIOUS = "metadata_location", "previous_metadata_location"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any, Literal, TypeAlias
@@ -18,8 +18,10 @@ import pyarrow as pa
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import Bounds, DataFile
+from dolmen.format.layout import build_decoders
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Plain, type_of
+from dolmen.iceberg.partition_specs import UNPARTITIONED, BoundSpec, FilePartition, plain_values
 
 _LITTLE_ENDIAN = {"bool": "<?", "int8": "<i", "int16": "<i", "int32": "<i", "float": "<f", "double": "<d", "date": "<i"}
 """The layout of values; integers of 64 bits and timestamps are ``<q``."""
@@ -99,39 +101,44 @@ _CONTENTS: tuple[Content, Content] = ("data", "deletes")
 _SYNC_MARKER = b"dolmen-publisher"
 """The mark between the blocks of an Avro file: any 16 bytes, constant so that equal records make equal files."""
 
-DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-"""Values of ``content`` of a file."""
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2  # values of ``content`` of a file
 
 _EXISTING, _ADDED = 0, 1
 """Values of ``status`` of an entry. Removed files are not listed, because no reader needs them."""
 
-_COVERAGE = "dolmen.coverage"
-"""Key in the header of a manifest of deletes, beside Iceberg's own keys."""
+_COVERAGE = "dolmen.coverage"  # key in the header of a manifest of deletes, beside Iceberg's own keys
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A data file or a delete file of a snapshot.
-
-    Args:
-        rows: physical rows, or the number of deleted positions.
-        snapshot: id of the snapshot that added it.
-        sequence: data sequence number: deletes apply to data files with the same or a lower one.
-        data_file: path of the only data file that a delete file is about.
-        blob: v3: offset and length of the deletion vector in its Puffin file.
-    """
+    """A data file or a delete file of a snapshot."""
 
     path: str
     format: str
-    rows: int
+    rows: int  # physical rows, or the number of deleted positions
     size: int
-    snapshot: int
-    sequence: int
+    snapshot: int  # id of the snapshot that added it
+    sequence: int  # data sequence number: deletes apply to data files with the same or a lower one
     content: int = DATA
     metrics: Metrics = field(default_factory=Metrics)
     first_row_id: int | None = None
-    data_file: str | None = None
-    blob: tuple[int, int] | None = None
+    data_file: str | None = None  # path of the only data file that a delete file is about
+    blob: tuple[int, int] | None = None  # v3: offset and length of the deletion vector in its Puffin file
+    partition: FilePartition = UNPARTITIONED  # for a delete file, that of its data files
+
+
+class FieldSummary(msgspec.Struct, frozen=True):
+    """The values of a partition field in a manifest; none is NULL."""
+
+    lower_bound: bytes | None
+    upper_bound: bytes | None
+    contains_null: bool = False
+
+
+def summarize(partitions: Collection[FilePartition], spec: BoundSpec) -> list[FieldSummary]:
+    """The summaries of a manifest with these partitions, which are all of one spec."""
+    fields: Iterable[Any] = zip(zip(*(each.values for each in partitions), strict=True), spec.kinds, strict=True)
+    return [FieldSummary(single_value(min(values), kind), single_value(max(values), kind)) for values, kind in fields]
 
 
 class ManifestFile(
@@ -146,6 +153,7 @@ class ManifestFile(
         "added_rows": "added_rows_count",
         "existing_files": "existing_files_count",
         "existing_rows": "existing_rows_count",
+        "spec": "partition_spec_id",
     },
 ):
     """A manifest's entry in a manifest list. Its own entries are "added" by its snapshot, or "existing" before."""
@@ -161,6 +169,8 @@ class ManifestFile(
     first_row_id: int | None = None
     path: str = ""
     size: int = 0
+    spec: int = 0
+    partitions: list[FieldSummary] = []
 
     @property
     def files(self) -> int:
@@ -187,6 +197,9 @@ class ManifestFile(
             yield entry
 
 
+build_decoders(ManifestFile)
+
+
 @dataclass(frozen=True)
 class ManifestBody:
     """The content of a manifest; for deletes, ``coverage`` has the number of positions by the data file's uuid."""
@@ -200,8 +213,9 @@ class ManifestBody:
         records, metadata = _read(body, key)
         try:
             coverage = msgspec.json.decode(metadata.get(_COVERAGE, "{}"), type=dict[str, int])
-            return cls(tuple(map(_from_avro, records)), coverage)
-        except (KeyError, TypeError, msgspec.DecodeError) as error:
+            spec = int(metadata["partition-spec-id"])
+            return cls(tuple(_from_avro(record, spec) for record in records), coverage)
+        except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
             raise CorruptionError(key, f"not a manifest of a publication: {error}") from error
 
 
@@ -212,19 +226,22 @@ def encode_manifest(
     schema: dict[str, Any],
     snapshot: int,
     coverage: Mapping[str, int] | None = None,
+    spec: BoundSpec | None = None,
 ) -> bytes:
     """Encodes a manifest while entries arrive, so that only its compressed form is in memory."""
+    fields = spec.avro_fields() if spec else []
     metadata = {
         "schema": msgspec.json.encode(schema).decode(),
         "schema-id": str(schema["schema-id"]),
-        "partition-spec": "[]",
-        "partition-spec-id": "0",
+        "partition-spec": msgspec.json.encode(spec.spec.fields if spec else ()).decode(),
+        "partition-spec-id": str(spec.spec.spec_id if spec else 0),
         "format-version": str(version),
         "content": content,
     }
     if coverage:
         metadata[_COVERAGE] = msgspec.json.encode(coverage).decode()
-    return _write(manifest_entry_schema(), (_to_avro(entry, snapshot) for entry in entries), metadata)
+    names = [field["name"] for field in fields]
+    return _write(manifest_entry_schema(fields), (_to_avro(entry, snapshot, names) for entry in entries), metadata)
 
 
 def encode_manifest_list(manifests: Iterable[ManifestFile], version: int, snapshot: int, sequence: int) -> bytes:
@@ -234,8 +251,11 @@ def encode_manifest_list(manifests: Iterable[ManifestFile], version: int, snapsh
         "parent-snapshot-id": "null",
         "sequence-number": str(sequence),
     }
-    constants = {"partition_spec_id": 0, "deleted_files_count": 0, "deleted_rows_count": 0, "partitions": []}
-    records = (msgspec.to_builtins(each) | constants | {"content": _CONTENTS.index(each.content)} for each in manifests)
+    constants = {"deleted_files_count": 0, "deleted_rows_count": 0}
+    records = (
+        msgspec.to_builtins(each, builtin_types=(bytes,)) | constants | {"content": _CONTENTS.index(each.content)}
+        for each in manifests
+    )
     return _write(manifest_list_schema(), records, metadata)
 
 
@@ -271,7 +291,7 @@ def _read(body: bytes, key: str) -> tuple[list[Any], dict[str, str]]:
         raise CorruptionError(key, f"not an Avro file: {error}") from error
 
 
-def _to_avro(entry: FileEntry, snapshot: int) -> dict[str, Any]:
+def _to_avro(entry: FileEntry, snapshot: int, fields: Iterable[str]) -> dict[str, Any]:
     counts = entry.metrics
     return {
         "status": _ADDED if entry.snapshot == snapshot else _EXISTING,
@@ -282,7 +302,7 @@ def _to_avro(entry: FileEntry, snapshot: int) -> dict[str, Any]:
             "content": entry.content,
             "file_path": entry.path,
             "file_format": entry.format,
-            "partition": {},
+            "partition": dict(zip(fields, entry.partition.values, strict=True)),
             "record_count": entry.rows,
             "file_size_in_bytes": entry.size,
             "value_counts": _pairs(counts.values),
@@ -302,7 +322,7 @@ def _pairs(values: Mapping[int, Any]) -> list[dict[str, Any]] | None:
     return [{"key": id_, "value": value} for id_, value in values.items()] or None
 
 
-def _from_avro(record: dict[str, Any]) -> FileEntry:
+def _from_avro(record: dict[str, Any], spec: int) -> FileEntry:
     file = record["data_file"]
     offset = file["content_offset"]
     return FileEntry(
@@ -317,6 +337,7 @@ def _from_avro(record: dict[str, Any]) -> FileEntry:
         file["first_row_id"],
         file["referenced_data_file"],
         None if offset is None else (offset, file["content_size_in_bytes"]),
+        FilePartition(spec, tuple(plain_values(file["partition"]))),
     )
 
 
@@ -330,13 +351,13 @@ def _bounds(file: dict[str, Any]) -> Metrics:
 Avro = dict[str, Any]
 
 
-def manifest_entry_schema() -> Avro:
-    """The schema of the entries of a manifest, for an unpartitioned table; the same for v2 and v3."""
+def manifest_entry_schema(partition_fields: Collection[Avro] = ()) -> Avro:
+    """The schema of the entries of a manifest, with these fields of partitions; the same for v2 and v3."""
     data_file = [
         _required("content", "int", 134),
         _required("file_path", "string", 100),
         _required("file_format", "string", 101),
-        _required("partition", {"type": "record", "name": "r102", "fields": []}, 102),
+        _required("partition", {"type": "record", "name": "r102", "fields": list(partition_fields)}, 102),
         _required("record_count", "long", 103),
         _required("file_size_in_bytes", "long", 104),
         _optional("value_counts", _map(119, "int", 120, "long"), 109),

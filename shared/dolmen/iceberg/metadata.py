@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.records import replace
 from dolmen.base.units import DAY_US, utc
 from dolmen.errors import SchemaError
-from dolmen.format.schema import Field, MappedColumn, Schema
+from dolmen.format.layout import build_decoders
+from dolmen.format.schema import Field, MappedColumn, Schema, SortKey
+from dolmen.format.sort_order import sort_terms
 from dolmen.format.types import (
     BINARY,
     BOOL,
@@ -33,6 +37,7 @@ from dolmen.format.types import (
     short_type,
     type_of,
 )
+from dolmen.iceberg.partition_specs import NO_PARTITIONS, PartitionSpecs, Spec
 
 FormatVersion: TypeAlias = Literal[2, 3]
 
@@ -61,26 +66,21 @@ NAME_MAPPING = "schema.name-mapping.default"
 
 @dataclass(frozen=True)
 class PublishedSnapshot:
-    """A version of a table as an Iceberg snapshot: the version is its id, and ``commit_ts`` its sequence number.
-
-    Args:
-        state: digest of the table's entry in that version.
-        manifest_list: absolute path.
-        first_row_id, added_rows: v3: row lineage.
-    """
+    """A version of a table as an Iceberg snapshot: the version is its id, and ``commit_ts`` its sequence number."""
 
     version: int
     commit_id: str
     commit_ts: int
     created_at: int
-    state: str
+    state: str  # digest of the table's entry in that version
     epoch: int
-    manifest_list: str
+    manifest_list: str  # absolute path
     schema_id: int
     files: int
     rows: int
     delete_files: int
     positions: int
+    # first_row_id, added_rows: v3: row lineage
     first_row_id: int = 0
     added_rows: int = 0
 
@@ -137,31 +137,24 @@ class PublishedSnapshot:
 
 @dataclass(frozen=True)
 class TableMetadata:
-    """The metadata of a publication.
-
-    Args:
-        location: absolute path of the publication's directory.
-        updated_ms: when it was published, by the store's clock.
-        schemas: in Iceberg's JSON, by their id.
-        snapshots: oldest first; the last one is the current one.
-        log: earlier metadata files, oldest first: time of publication, and path.
-        next_row_id: v3: the first unused row id.
-        mapping: ids of columns by their names in adopted files without field ids.
-        hint: the N in the hint when this was published, 0 if there was no hint; None for the N before this one.
-    """
+    """The metadata of a publication."""
 
     format_version: FormatVersion
     table_uuid: str
-    location: str
-    updated_ms: int
+    location: str  # absolute path of the publication's directory
+    updated_ms: int  # when it was published, by the store's clock
     last_column_id: int
-    schemas: tuple[dict[str, Any], ...]
+    schemas: tuple[dict[str, Any], ...]  # in Iceberg's JSON, by their id
     current_schema: int
-    snapshots: tuple[PublishedSnapshot, ...]
-    log: tuple[tuple[int, str], ...] = ()
-    next_row_id: int = 0
-    mapping: tuple[MappedColumn, ...] = ()
+    snapshots: tuple[PublishedSnapshot, ...]  # oldest first; the last one is the current one
+    log: tuple[tuple[int, str], ...] = ()  # earlier metadata files, oldest first: time of publication, and path
+    next_row_id: int = 0  # v3: the first unused row id
+    mapping: tuple[MappedColumn, ...] = ()  # ids of columns by their names in adopted files without field ids
+    # the N in the hint when this was published, 0 if there was no hint; None for the N before this one
     hint: int | None = None
+    partitioning: PartitionSpecs = NO_PARTITIONS  # the partition specs of all snapshots
+    # the fields of the order in which new rows are written, in Iceberg's JSON
+    sort_order: tuple[dict[str, Any], ...] = ()
 
     @property
     def current(self) -> PublishedSnapshot:
@@ -198,6 +191,12 @@ class TableMetadata:
                 document.get("next-row-id", 0),
                 decode_mapping(document["properties"].get(NAME_MAPPING, "[]")),
                 int(document["properties"][_HINT]) if _HINT in document["properties"] else None,
+                PartitionSpecs(
+                    msgspec.convert(document["partition-specs"], tuple[Spec, ...]),
+                    document["default-spec-id"],
+                    document["last-partition-id"],
+                ),
+                tuple(document["sort-orders"][-1]["fields"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
             return None
@@ -207,6 +206,10 @@ class TableMetadata:
 
     def _to_json(self) -> dict[str, Any]:
         current = self.current
+        orders: list[dict[str, Any]] = [{"order-id": 0, "fields": []}]
+        if self.sort_order:  # a checksum as its id, so that another order has another id
+            id_ = max(1, crc32(msgspec.json.encode(self.sort_order)) >> 1)
+            orders.append({"order-id": id_, "fields": list(self.sort_order)})
         document: dict[str, Any] = {
             "format-version": self.format_version,
             "table-uuid": str(UUID(self.table_uuid)),
@@ -216,11 +219,11 @@ class TableMetadata:
             "last-column-id": self.last_column_id,
             "schemas": list(self.schemas),
             "current-schema-id": self.current_schema,
-            "partition-specs": [{"spec-id": 0, "fields": []}],
-            "default-spec-id": 0,
-            "last-partition-id": 999,
-            "sort-orders": [{"order-id": 0, "fields": []}],
-            "default-sort-order-id": 0,
+            "partition-specs": msgspec.to_builtins(self.partitioning.specs),
+            "default-spec-id": self.partitioning.default,
+            "last-partition-id": self.partitioning.last_id,
+            "sort-orders": orders,
+            "default-sort-order-id": orders[-1]["order-id"],
             "properties": dict(_PROPERTIES),
             "current-snapshot-id": current.version,
             "refs": {MAIN: {"snapshot-id": current.version, "type": "branch"}},
@@ -239,6 +242,19 @@ class TableMetadata:
         if self.format_version == 3:
             document["next-row-id"] = self.next_row_id
         return document
+
+
+def sort_order_of(key: SortKey) -> tuple[dict[str, Any], ...]:
+    """A sort key as the fields of a sort order: https://iceberg.apache.org/spec/#sort-orders"""
+    return tuple(
+        {
+            "transform": str(term.transform),
+            "source-id": term.id,
+            "direction": "desc" if term.descending else "asc",
+            "null-order": "nulls-first" if term.nulls_first else "nulls-last",
+        }
+        for term in sort_terms(key)
+    )
 
 
 def _digest(document: dict[str, Any]) -> str:
@@ -264,17 +280,12 @@ ICEBERG_TYPES = {
 
 @dataclass(frozen=True)
 class PublishedSchema:
-    """The published columns of a table, in Iceberg's JSON and as dolmen's fields.
-
-    Args:
-        left_out: the reason for each column that is not published, by name.
-        last_id: the greatest field id that was ever used.
-    """
+    """The published columns of a table, in Iceberg's JSON and as dolmen's fields."""
 
     fields: tuple[dict[str, Any], ...]
     columns: dict[int, Field]
-    left_out: dict[str, str]
-    last_id: int
+    left_out: dict[str, str]  # the reason for each column that is not published, by name
+    last_id: int  # the greatest field id that was ever used
 
     @classmethod
     def of(cls, schema: Schema, version: FormatVersion) -> PublishedSchema:
@@ -409,6 +420,9 @@ class _NamedField(msgspec.Struct, rename="kebab"):
     names: list[str]
     field_id: int | None = None
     fields: list[_NamedField] | None = None
+
+
+build_decoders(_NamedField)
 
 
 def _to_json(column: MappedColumn) -> dict[str, Any]:

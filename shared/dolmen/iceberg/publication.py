@@ -8,11 +8,13 @@ and earlier versions lose their pins.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
@@ -22,12 +24,21 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, CorruptionError, Error, SchemaError, VersionExpiredError
 from dolmen.format.layout import file_label
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.file_groups import FileGroup, FileGroups
 from dolmen.iceberg.glue import GlueCatalog
 from dolmen.iceberg.manifest_writer import BaseManifests, DeletesWriter, ManifestWriter
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list, metrics
-from dolmen.iceberg.metadata import FormatVersion, PublishedSchema, PublishedSnapshot, TableMetadata, keeps_types
+from dolmen.iceberg.metadata import (
+    FormatVersion,
+    PublishedSchema,
+    PublishedSnapshot,
+    TableMetadata,
+    keeps_types,
+    sort_order_of,
+)
+from dolmen.iceberg.partition_specs import NO_PARTITIONS, UNPARTITIONED, BoundSpec, FilePartition, unpublished_terms
 from dolmen.iceberg.publication_directory import (
     PREFIX,
     NewestMetadata,
@@ -40,44 +51,35 @@ from dolmen.iceberg.publication_directory import (
 )
 from dolmen.rows.scan.plan import FactSheet
 
-MOST_SNAPSHOTS = 100
-"""The most snapshots of a publication; the oldest are dropped."""
+MOST_SNAPSHOTS = 100  # the most snapshots of a publication; the oldest are dropped
 
 
 @dataclass(frozen=True, repr=False)
 class IcebergPublication(FactSheet):
-    """The result of a publication.
-
-    Args:
-        version: the version that Iceberg readers see; it is the snapshot's id.
-        metadata_location: absolute path of the metadata that shows it; "" in a dry run without an earlier publication.
-        format_version: of Iceberg, 2 or 3.
-        is_new: whether there was, or in a dry run is, something to publish.
-        is_repaired: whether it replaced another writer's metadata.
-        files, rows: data files, and physical rows in them. A dry run has no figures from here on.
-        delete_files, deleted_rows: delete files, and positions in them.
-        left_out: the reason for each column that Iceberg's readers do not see, by name.
-        files_read: data files that were read, to find the rows that unresolved deletes hide.
-        objects, bytes: written objects, including the hint, and their size. Pins take two more commits.
-        glue: the table in Glue that shows it, or a later one, as ``database.table``; "" if not requested.
-    """
+    """The result of a publication."""
 
     table: str
-    version: int
+    version: int  # the version that Iceberg readers see; it is the snapshot's id
+    # absolute path of the metadata that shows it; "" in a dry run without an earlier publication
     metadata_location: str
-    format_version: int
-    is_new: bool
-    is_repaired: bool = False
+    format_version: int  # of Iceberg, 2 or 3
+    is_new: bool  # whether there was, or in a dry run is, something to publish
+    is_repaired: bool = False  # whether it replaced another writer's metadata
+    # files, rows: data files, and physical rows in them. A dry run has no figures from here on.
     files: int = 0
     rows: int = 0
+    # delete_files, deleted_rows: delete files, and positions in them
     delete_files: int = 0
     deleted_rows: int = 0
     snapshots: int = 0
+    # the reason for each column that Iceberg's readers do not see, by name, and for each term of ``partition_by`` that
+    # they do not know
     left_out: dict[str, str] | None = None
-    files_read: int = 0
+    files_read: int = 0  # data files that were read, to find the rows that unresolved deletes hide
+    # objects, bytes: written objects, including the hint, and their size. Pins take two more commits.
     objects: int = 0
     bytes: int = 0
-    glue: str = ""
+    glue: str = ""  # the table in Glue that shows it, or a later one, as ``database.table``; "" if not requested
 
     @property
     def commits(self) -> int:
@@ -170,6 +172,9 @@ class _Publisher:
         self._added: set[str] = set()
         self._began_us = context.store.clock.now_us
         self._next_row_id = 0
+        self._terms, self._specs = partition_terms(self._entry.properties), NO_PARTITIONS
+        self._left_out = self._schema.left_out | unpublished_terms(self._terms, self._schema.columns)
+        self._partitions: dict[str, FilePartition] = {}
 
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if another publisher was faster."""
@@ -178,6 +183,8 @@ class _Publisher:
         if anew and own_metadata is not None and own_metadata.current.version > self._manifest.version:
             return None
         metadata = None if anew else own_metadata
+        earlier = own_metadata.partitioning if own_metadata else NO_PARTITIONS
+        self._specs = earlier.with_default(self._terms, self._schema.columns)
         pins = pins_of(self._manifest, self._entry.uuid)
         if metadata is not None and self._is_current(metadata, pins):
             registered = "" if dry_run else self._finish(newest, newest.number, metadata, pins)
@@ -192,7 +199,7 @@ class _Publisher:
                 self._format_version,
                 is_new=True,
                 is_repaired=is_repaired,
-                left_out=self._schema.left_out,
+                left_out=self._left_out,
             )
         pin_version(self._context, self._manifest, self._entry.uuid)
         groups = FileGroups(self._context, self._name, self._manifest, self._entry, lookup_bytes)
@@ -228,6 +235,7 @@ class _Publisher:
             current.state == self._state
             and current.version in pins
             and metadata.format_version == self._format_version
+            and metadata.partitioning == self._specs
             and len(metadata.snapshots) == snapshots
         )
 
@@ -250,12 +258,20 @@ class _Publisher:
         first_row_id = self._next_row_id = metadata.next_row_id if metadata else 0
         base = self._base(metadata)
         version, commit_ts = self._manifest.version, self._manifest.commit_ts
+        specs = self._specs.bind(self._schema.columns)
         writer = ManifestWriter(
-            self._directory, self._format_version, self._schema.to_json(schema_id), version, commit_ts
+            self._directory, self._format_version, self._schema.to_json(schema_id), version, commit_ts, specs
         )
         data = list(self._data_manifests(base, groups, writer))
         deletes = DeletesWriter(
-            self._directory, self._context.runtime, base, writer, groups, self._entry.epoch, self._added
+            self._directory,
+            self._context.runtime,
+            base,
+            writer,
+            groups,
+            self._entry.epoch,
+            self._added,
+            self._partitions,
         ).write()
         body = encode_manifest_list([*data, *deletes], self._format_version, version, commit_ts)
         snapshot = PublishedSnapshot(
@@ -286,6 +302,8 @@ class _Publisher:
             (*self._kept_snapshots(metadata), snapshot),
             next_row_id=self._next_row_id,
             mapping=self._entry.schema.mapping,
+            partitioning=self._specs,
+            sort_order=sort_order_of(self._entry.sort_key),
         )
 
     def _schemas(self, metadata: TableMetadata | None) -> tuple[tuple[dict[str, object], ...], int]:
@@ -299,12 +317,13 @@ class _Publisher:
         """Manifests that may be carried over.
 
         There are none after a restore, which may show hidden rows again, or after a change of a column's type, because
-        old manifests have bounds of the old type.
+        old manifests have bounds of the old type; and none if files do not keep their partitions.
         """
         if (
             metadata is None
             or metadata.format_version != self._format_version
             or metadata.current.epoch != self._entry.epoch
+            or not self._specs.continues(metadata.partitioning)
             or not keeps_types(metadata.schemas[metadata.current_schema]["fields"], self._schema.fields)
         ):
             return BaseManifests(self._directory, ())
@@ -314,7 +333,12 @@ class _Publisher:
 
     def _kept_snapshots(self, metadata: TableMetadata | None) -> tuple[PublishedSnapshot, ...]:
         """The earlier snapshots that readers can still travel to, except those with rows that were erased since."""
-        if metadata is None or not self._keep_snapshots or metadata.format_version != self._format_version:
+        if (
+            metadata is None
+            or not self._keep_snapshots
+            or metadata.format_version != self._format_version
+            or not self._specs.has_all(metadata.partitioning)
+        ):
             return ()
         oldest_ts = metadata.snapshots[0].commit_ts
         erasures = erasures_of(self._manifest, self._context.segments, after=oldest_ts)
@@ -328,13 +352,35 @@ class _Publisher:
         identities = [groups.identity(group) for group in groups.groups]
         base.note_kept("data", identities)
         for group, identity in zip(groups.groups, identities, strict=True):
-            manifest = base.find("data", identity)
-            if manifest is None:
-                manifest = writer.write("data", identity, self._data_entries(base, groups, group))
-            yield manifest
+            manifests = base.find("data", identity)
+            yield from manifests
+            for part, partitions in () if manifests else self._divide(base, groups, group, writer.specs):
+                entries = self._data_entries(base, groups, part, partitions)
+                yield writer.write("data", identity, entries, partitions[0].spec)
 
-    def _data_entries(self, base: BaseManifests, groups: FileGroups, group: FileGroup) -> Iterator[FileEntry]:
-        for file in groups.files(group, self._schema.columns):
+    def _divide(
+        self, base: BaseManifests, groups: FileGroups, group: FileGroup, specs: Mapping[int, BoundSpec]
+    ) -> Iterator[tuple[FileGroup, Sequence[FilePartition]]]:
+        """The files of a group that are of the same spec, with their partitions: those of the last publication, or else
+        of the first spec whose values their entries prove. All files are of the last one, which has no partitions."""
+        if len(specs) == 1:
+            yield group, [UNPARTITIONED] * len(group.indexes)
+            return
+        sources = {each.source_id for bound in specs.values() for each in bound.spec.fields}
+        partitions = []
+        for file in groups.files(group, sources):
+            previous = base.find_data_file(self._directory.path(file.path))
+            proven = filter(None, (each.of_file(file) for each in specs.values()))
+            partitions.append(previous.partition if previous else next(proven))
+        ids = np.array([partition.spec for partition in partitions])
+        for spec in np.unique(ids):
+            part = replace(group, indexes=group.indexes[ids == spec])
+            yield part, [partition for partition in partitions if partition.spec == spec]
+
+    def _data_entries(
+        self, base: BaseManifests, groups: FileGroups, group: FileGroup, partitions: Sequence[FilePartition]
+    ) -> Iterator[FileEntry]:
+        for file, partition in zip(groups.files(group, self._schema.columns), partitions, strict=True):
             if file.constants:
                 raise SchemaError(
                     f"table {self._name!r}: Iceberg's readers do not see values in names of folders, as those of "
@@ -342,6 +388,8 @@ class _Publisher:
                     "compact the table, then publish it"
                 )
             path = self._directory.path(file.path)
+            if file.uuid in group.deleted:
+                self._partitions[path] = partition
             previous = base.find_data_file(path)
             first_row_id = previous.first_row_id if previous else None
             if previous is None:
@@ -358,6 +406,7 @@ class _Publisher:
                 previous.sequence if previous else self._manifest.commit_ts,
                 metrics=metrics(file, self._schema.columns),
                 first_row_id=first_row_id,
+                partition=partition,
             )
 
     def _result(self, number: int, metadata: TableMetadata, *, is_new: bool) -> IcebergPublication:
@@ -373,7 +422,7 @@ class _Publisher:
             delete_files=current.delete_files,
             deleted_rows=current.positions,
             snapshots=len(metadata.snapshots),
-            left_out=self._schema.left_out,
+            left_out=self._left_out,
             objects=self._directory.objects,
             bytes=self._directory.bytes,
         )
@@ -381,19 +430,14 @@ class _Publisher:
 
 @dataclass(frozen=True)
 class ErasurePublications:
-    """The result of publishing the tables in which rows were erased.
+    """The result of publishing the tables in which rows were erased."""
 
-    Args:
-        published: the publications that show the rows no more.
-        failures: errors by table. The erasure is done, and the next round of maintenance publishes these tables.
-        postponed: tables that are left to the next round, for lack of time.
-        by_hand: published tables without the setting ``iceberg``: readers of their publications see the rows until
-            the table is published again, or collection deletes the publication.
-    """
-
-    published: tuple[IcebergPublication, ...] = ()
+    published: tuple[IcebergPublication, ...] = ()  # the publications that show the rows no more
+    # errors by table. The erasure is done, and the next round of maintenance publishes these tables.
     failures: dict[str, Error] = field(default_factory=dict)
-    postponed: tuple[str, ...] = ()
+    postponed: tuple[str, ...] = ()  # tables that are left to the next round, for lack of time
+    # published tables without the setting ``iceberg``: readers of their publications see the rows until the table is
+    # published again, or collection deletes the publication
     by_hand: tuple[str, ...] = ()
 
 

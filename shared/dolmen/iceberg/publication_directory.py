@@ -42,17 +42,11 @@ _WRITTEN = re.compile(r".*-[0-9a-f]{16}([0-9a-f]{16})\.(?:avro|parquet|puffin)")
 
 @dataclass(frozen=True)
 class NewestMetadata:
-    """The newest metadata of a publication.
+    """The newest metadata of a publication."""
 
-    Args:
-        number: its N; 0 if there is none.
-        metadata: None if there is none, or if another writer made it.
-        hint: the N in the hint; 0 if there is no hint, or no such metadata.
-    """
-
-    number: int
-    metadata: TableMetadata | None
-    hint: int
+    number: int  # its N; 0 if there is none
+    metadata: TableMetadata | None  # None if there is none, or if another writer made it
+    hint: int  # the N in the hint; 0 if there is no hint, or no such metadata
     hint_etag: str | None
 
 
@@ -237,19 +231,13 @@ class UnpinVersions:
 
 @dataclass(frozen=True)
 class PublicationLag:
-    """How far a publication is behind.
+    """How far a publication is behind."""
 
-    Args:
-        version: the version that all readers see, or a later one; 0 if there is none yet.
-        lag_us: age of the oldest known change that is not published, at the newest commit; 0 if none is known.
-    """
-
-    version: int
-    lag_us: int
+    version: int  # the version that all readers see, or a later one; 0 if there is none yet
+    lag_us: int  # age of the oldest known change that is not published, at the newest commit; 0 if none is known
 
 
-_CLOCKS_DIFFER_US = 10 * SECOND_US
-"""The timestamp of a commit may be later than the time of its version by this much."""
+_CLOCKS_DIFFER_US = 10 * SECOND_US  # the timestamp of a commit may be later than the time of its version by this much
 
 _SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
 

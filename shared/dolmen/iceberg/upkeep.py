@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.file_groups import FileGroups, read_position_deletes, read_vector_blob
 from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
+from dolmen.iceberg.partition_specs import FilePartition
 from dolmen.iceberg.publication_directory import (
     PREFIX,
     NewestMetadata,
@@ -95,28 +96,33 @@ def _compare(
         yield list_key, f"version {current.version} is of another commit, or has no such table"
         return
     groups = FileGroups(context, name, manifest, context.segments.whole(manifest.table(name)))
-    files = list[str]()
-    deletes = list[FileEntry]()
+    files, deletes = list[FileEntry](), list[FileEntry]()
     for each in decode_manifest_list(directory.read(current.manifest_list), list_key):
         body = ManifestBody.decode(directory.read(each.path), directory.key(each.path))
         if each.content == "deletes":
             deletes += body.entries
         else:
-            files += [entry.path for entry in body.entries]
+            files += body.entries
+    partitions = {entry.path: entry.partition for entry in files}
     paths = {file.uuid: directory.path(file.path) for group in groups.groups for file in groups.files(group, ())}
-    if sorted(files) != sorted(paths.values()):
+    if sorted(entry.path for entry in files) != sorted(paths.values()):
         yield list_key, f"it has {len(files):,} data files, not the {len(paths):,} of version {current.version}"
-    positions_by_path = _read_positions(directory, deletes)
+    positions_by_path = _read_positions(directory, deletes, partitions)
     for group in groups.groups:
         for file, positions in groups.positions(group, group.deleted.keys()):
             if positions_by_path.pop(directory.path(file.path), BitMap()) != positions:
                 yield list_key, f"it hides other rows of {file.path!r}"
-    for path in positions_by_path.keys() & set(files):
+    for path in positions_by_path.keys() & partitions.keys():
         yield list_key, f"it hides rows of {directory.key(path)!r}"
 
 
-def _read_positions(directory: PublicationDirectory, deletes: Iterable[FileEntry]) -> dict[str, BitMap]:
-    """The positions that delete files hide, by the path of their data file. Raises CorruptionError."""
+def _read_positions(
+    directory: PublicationDirectory, deletes: Iterable[FileEntry], partitions: Mapping[str, FilePartition]
+) -> dict[str, BitMap]:
+    """The positions that delete files hide, by the path of their data file. Raises CorruptionError.
+
+    Readers ignore a delete file of another partition than the data file has in ``partitions``.
+    """
     positions_of: dict[str, BitMap] = defaultdict(BitMap)
     for entry in deletes:
         body = directory.read(entry.path)
@@ -125,10 +131,12 @@ def _read_positions(directory: PublicationDirectory, deletes: Iterable[FileEntry
         try:
             if entry.data_file is not None and entry.blob is not None:
                 start, length = entry.blob
-                positions_of[entry.data_file] |= read_vector_blob(body[start : start + length], length)
-                continue
-            for path, positions in read_position_deletes(body, entry.size):
-                positions_of[path] |= positions
+                found = iter([(entry.data_file, read_vector_blob(body[start : start + length], length))])
+            else:
+                found = read_position_deletes(body, entry.size)
+            for path, positions in found:
+                if partitions.get(path, entry.partition) == entry.partition:
+                    positions_of[path] |= positions
         except (ValueError, KeyError, pa.ArrowException, OSError) as error:
             raise CorruptionError(directory.key(entry.path), f"not a delete file: {error}") from error
     return positions_of

@@ -15,24 +15,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
+
+from msgspec import Struct
 
 from dolmen.base.units import MIB, since_epoch, utc
 from dolmen.ingest.redaction import MessageError
 from dolmen.store.base import S3
 
-MAX_BODY_BYTES = MIB
-"""The largest notification that is read: the maximum size of an SQS message."""
+MAX_BODY_BYTES = MIB  # the largest notification that is read: the maximum size of an SQS message
 MAX_KEY_BYTES = 1024
-MAX_TOKEN_LENGTH = 1024
-"""The maximum length of an ETag, a version id and a sequencer: that of S3's version ids."""
-MAX_SIZE = 1 << 53
-"""The largest integer that a JSON number holds exactly; no object is as large."""
-DROP_SCHEME = S3
-"""The scheme of the stores whose notifications are read here: URLs and ids of drops begin with it."""
+MAX_TOKEN_LENGTH = 1024  # the maximum length of an ETag, a version id and a sequencer: that of S3's version ids
+MAX_SIZE = 1 << 53  # the largest integer that a JSON number holds exactly; no object is as large
+DROP_SCHEME = S3  # the scheme of the stores whose notifications are read here: URLs and ids of drops begin with it
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 _TOKEN = re.compile(rf"[!-\"$-~]{{0,{MAX_TOKEN_LENGTH}}}")
@@ -46,26 +43,16 @@ def retry_name(stem: str, ending: str, number: int, dropped_us: int | None) -> s
     return f"{stem}-retry-{number}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """An object that was created in a landing bucket.
-
-    Args:
-        key: as in S3, not encoded.
-        size: in bytes, from the event; 0 if the event lacks it.
-        etag: without quotes; empty only if there is a version.
-        version: the id of the object's version, if the bucket keeps versions.
-        sequencer: orders the events of one key.
-        created_us: when it was created, microseconds since the epoch, if the event says.
-    """
+class Drop(Struct, frozen=True):
+    """An object that was created in a landing bucket."""
 
     bucket: str
-    key: str
-    size: int
-    etag: str
-    version: str | None = None
-    sequencer: str | None = None
-    created_us: int | None = None
+    key: str  # as in S3, not encoded
+    size: int  # in bytes, from the event; 0 if the event lacks it
+    etag: str  # without quotes; empty only if there is a version
+    version: str | None = None  # the id of the object's version, if the bucket keeps versions
+    sequencer: str | None = None  # orders the events of one key
+    created_us: int | None = None  # when it was created, microseconds since the epoch, if the event says
 
     @property
     def bucket_url(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import INGEST_BATCH, attempts
@@ -22,19 +23,18 @@ from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
-MAX_TRIES_TOGETHER = 2
-"""A message that was delivered more often than this is handled alone."""
+MAX_TRIES_TOGETHER = 2  # a message that was delivered more often than this is handled alone
 MAX_TABLE_TRIES = 4
 """Deliveries of a drop. If its table does not exist at the last of them, the drop becomes a reject.
 
 Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline: the last try comes
 before the message is given up."""
+# attributes of a message that was sent again
 ID_ATTRIBUTE = "dolmen.id"
 SENT_ATTRIBUTE = "dolmen.sent"
 FAILURES_ATTRIBUTE = "dolmen.failures"
 WAITS_ATTRIBUTE = "dolmen.waits"
 CRASHES_ATTRIBUTE = "dolmen.crashes"
-"""Attributes of a message that was sent again."""
 _COUNT = re.compile(r"[0-9]{1,17}")
 _ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
 
@@ -43,34 +43,23 @@ Decision = Literal["apply", "reject", "finish"]
 RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "finished", "refused", "postponed", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message of a queue, or an event without one: acknowledged or delivered again as a whole.
 
     A message that was sent again (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
     copy an id of its own, and counts from 1.
-
-    Args:
-        id: the SQS message id of the first copy; None for an event without a queue.
-        body: the text of an SQS record, or the event itself; None for a record without one.
-        tries: how often it was delivered so far and not postponed, from 1.
-        delivery: the SQS message id of this copy, for the response; None if it is ``id``.
-        failures: how often it was sent again after an error.
-        crashes: how often it was delivered without a response, because the function died.
-        sent_us: when it was first sent, microseconds since the epoch, if known.
-        receipt: the SQS receipt handle of this copy, by which it is deleted.
-        waits: how often it was sent again because the table of one of its drops did not exist.
     """
 
-    id: str | None
+    id: str | None  # the SQS message id of the first copy; None for an event without a queue
+    # the text of an SQS record, or the event itself; None for a record without one
     body: str | Mapping[str, Any] | None
-    tries: int = 1
-    delivery: str | None = None
-    failures: int = 0
-    crashes: int = 0
-    sent_us: int | None = None
-    receipt: str | None = None
-    waits: int = 0
+    tries: int = 1  # how often it was delivered so far and not postponed, from 1
+    delivery: str | None = None  # the SQS message id of this copy, for the response; None if it is ``id``
+    failures: int = 0  # how often it was sent again after an error
+    crashes: int = 0  # how often it was delivered without a response, because the function died
+    sent_us: int | None = None  # when it was first sent, microseconds since the epoch, if known
+    receipt: str | None = None  # the SQS receipt handle of this copy, by which it is deleted
+    waits: int = 0  # how often it was sent again because the table of one of its drops did not exist
 
     @property
     def may_wait(self) -> bool:
@@ -147,41 +136,31 @@ def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -
     return int(text) if _COUNT.fullmatch(text) else default
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """One request of a batch, which is applied exactly once under its id.
-
-    Args:
-        digest: the digest of its content.
-        add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
-            only this request. Called again if the batch is rebuilt.
-        rejection_id: the id under which a rejection is committed, instead of ``id``; None if it is never rejected.
-    """
+class BatchRequest(Struct, frozen=True):
+    """One request of a batch, which is applied exactly once under its id."""
 
     id: str
-    digest: str
+    digest: str  # the digest of its content
+    # adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails only this
+    # request. Called again if the batch is rebuilt.
     add_to: Callable[[Transaction], Decision]
+    # the id under which a rejection is committed, instead of ``id``; None if it is never rejected
     rejection_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutcome:
-    """The outcome of a request, and the version that applied or rejected it.
+class RequestOutcome(Struct, frozen=True):
+    """The outcome of a request, and the version that applied or rejected it."""
 
-    Args:
-        status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch
-            too; ``rejected``: a commit, of this batch or before, records that its file was set aside; ``finished``
-            without a commit; ``refused``: it cannot be applied, a retry does not help, and no commit records it;
-            ``postponed``: not begun for lack of time; ``failed``: none of it is applied, as far as is known.
-    """
-
+    # ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch too;
+    # ``rejected``: a commit, of this batch or before, records that its file was set aside; ``finished`` without a
+    # commit; ``refused``: it cannot be applied, a retry does not help, and no commit records it; ``postponed``: not
+    # begun for lack of time; ``failed``: none of it is applied, as far as is known
     status: RequestOutcomeStatus
     version: int | None = None
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(Struct, frozen=True):
     """The outcomes of the requests, in order, the commit, if there was one, and the transaction of the batch."""
 
     outcomes: list[RequestOutcome]

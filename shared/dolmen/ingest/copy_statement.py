@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dolmen.base.records import replace
 from dolmen.errors import InputError, short_repr
 from dolmen.format.dialect import Dialect, parse_attributes
 from dolmen.format.ingest_properties import FileKind, parse_kind
 from dolmen.format.manifest import TableEntry
-from dolmen.ingest.formats.export import export_file
+from dolmen.ingest.formats.export import export_file, export_object
 from dolmen.ingest.formats.formats import detect, read
 from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
-from dolmen.ingest.inference.infer_source import opener
-from dolmen.ingest.inference.inference import infer_file
+from dolmen.ingest.inference.inference import infer_file, opener
 from dolmen.predicate.text import quote_name
 from dolmen.sql.queries import Queries
 from dolmen.sql.statements import table_name
 from dolmen.sql.tokens import SqlReader
+from dolmen.store import store_of_object
 from dolmen.transactions.transaction import Transaction, unit_of
 
-ANY_URL = "://"
-"""Among the files that may be used: the objects of all URLs."""
+ANY_URL = "://"  # among the files that may be used: the objects of all URLs
 _SYNONYMS = {"delim": "delimiter", "sep": "delimiter", "nullstr": "nulls", "null": "nulls", "skip": "skip_lines"}
 """DuckDB's names of options by dolmen's."""
 
+_AS_WRITTEN = {"header": (True,), "delimiter": (",",), "delim": (",",), "sep": (",",)}
+"""Options of COPY ... TO for CSV, with the values that say what it writes."""
+
 
 def run_copy(
-    transaction: Transaction, queries: Queries, reader: SqlReader, files: Sequence[str], request: str | None
+    transaction: Transaction,
+    queries: Queries,
+    reader: SqlReader,
+    files: Mapping[str, Mapping[str, str] | None],
+    request: str | None,
+    *,
+    is_alone: bool,
 ) -> pa.Table | None:
     """Runs ``COPY table FROM 'file'``, or ``COPY table TO 'file'``, which returns the number of rows.
 
     Args:
-        files: the files and directories that may be read and written, or URLs that objects' URLs begin with.
+        files: the files and directories that may be read and written, or URLs that objects' URLs begin with, each with
+            its ``storage_options``; None = the connection of the database.
+        is_alone: whether no other statement of the text changes anything: otherwise it may run again.
 
     Raises:
         InputError: the path is not allowed, or its format is unknown; and as the methods and the file's reader do.
@@ -60,23 +70,34 @@ def run_copy(
     [path] = queries.scalars([reader.until("(", "WITH")])
     reader.take("WITH")
     options = dict(reader.items(_option)) if reader.word() == "(" else {}
+    if writes and (wrong := sorted(options.keys() - {"format", *_AS_WRITTEN})):
+        raise InputError(
+            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, and not {', '.join(wrong)}: the rest is as scan -o "
+            "writes, which also writes folders, --partition-by"
+        )
     values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
     if not reader.is_done:
         raise reader.error("nothing more is expected")
-    _check_path(path, files)
+    storage_options, store = _options_of(path, files), unit_of(transaction).context.store
     name_of_format = values.pop("format", None)
     kind = parse_kind(None if name_of_format is None else str(name_of_format).lower(), "FORMAT ")
     if writes:
-        if values:
+        format = detect(Path(path).name, kind)
+        if wrong := [name for name, value in values.items() if format.kind != "csv" or value not in _AS_WRITTEN[name]]:
             raise InputError(
-                f"COPY ... TO takes FORMAT alone, and not {', '.join(values)}: the rest is as scan -o writes"
+                f"COPY ... TO {format.kind}: {wrong[0]}={values[wrong[0]]} can't be chosen; CSV has names in its first "
+                "line, and commas"
             )
         rows = queries.run(query).stream()
-        return pa.table({"Count": [export_file(rows, Path(path), detect(Path(path).name, kind))]})
+        if (found := store_of_object(path, storage_options, store)) is None:
+            return pa.table({"Count": [export_file(rows, Path(path), format)]})
+        if not is_alone:
+            raise InputError("COPY ... TO an object is a text of its own: one that changes tables may run again")
+        return pa.table({"Count": [export_object(rows, *found, format)]})
     table = queries.target(transaction, name)
     entry = unit_of(transaction).entry(table.name)
     write = table.insert if entry.primary_key else table.append
-    write(_read(path, kind, values, entry), request=request)
+    write(_read(*opener(path, storage_options, store), kind, values, entry), request=request)
     return None
 
 
@@ -97,12 +118,14 @@ def _option(reader: SqlReader) -> tuple[str, str]:
     return name, reader.until(",")
 
 
-def _check_path(path: Any, files: Sequence[str]) -> None:
-    """Raises InputError unless the path is allowed, or is in an allowed directory."""
+def _options_of(path: Any, files: Mapping[str, Mapping[str, str] | None]) -> Mapping[str, str] | None:
+    """The options of a path that is allowed, or is in an allowed directory. Raises InputError for any other."""
     if not isinstance(path, str) or not path:
         raise InputError(f"COPY takes the path of a file as text, not {short_repr(path)}")
-    if not any(_is_in(path, each) for each in files):
+    allowed = [each for each in files if _is_in(path, each)]
+    if not allowed:
         raise InputError(f"COPY: {path!r} is none of the files that may be used: allow it, db.sql(..., files=[...])")
+    return files[max(allowed, key=len)]
 
 
 def _is_in(path: str, allowed: str) -> bool:
@@ -113,10 +136,11 @@ def _is_in(path: str, allowed: str) -> bool:
     return "://" not in allowed and os.path.commonpath([target, directory]) == directory
 
 
-def _read(path: str, kind: FileKind | None, options: dict[str, Any], entry: TableEntry) -> pa.RecordBatchReader:
+def _read(
+    name: str, open: Callable[[], BinaryIO], kind: FileKind | None, options: dict[str, Any], entry: TableEntry
+) -> pa.RecordBatchReader:
     """The rows of a file, in the dialect that the table's settings say, or else that fits the file."""
     given = parse_attributes({_SYNONYMS.get(name, name): value for name, value in options.items()})
-    name, open = opener(path)
     own = Dialect.of(entry.properties)
     if own == Dialect():
         found = infer_file(open, name, kind=kind, known=given)

@@ -1,4 +1,4 @@
-"""Delete requests: parses their messages (docs/ingest.md), and applies a batch of them in one commit.
+"""Delete requests: composes and parses their messages (docs/ingest.md), applies a batch in one commit, tracks states.
 
 Numbers keep all digits: one that a double cannot hold becomes a decimal, and is never rounded.
 """
@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
+import pyarrow as pa
+from msgspec import Struct
+
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.commit.change import digest_of
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.entries.segments.erasures_in_force import SUBJECT
-from dolmen.errors import InvalidNameError, LimitError
+from dolmen.errors import AppliedIdError, InputError, InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DROP_SCHEME
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
+from dolmen.ingest.queues import DirectoryQueue, Queue
 from dolmen.ingest.redaction import MessageError
 from dolmen.predicate.parse import Where
 from dolmen.transactions.erase import MOST_SUBJECTS
@@ -31,10 +35,8 @@ from dolmen.transactions.transaction import Transaction, unit_of
 MAX_BODY_BYTES = 64 * MIB
 MAX_TABLES = 100
 MAX_ID_LENGTH = 256
-MAX_NESTING = 8
-"""How deep lists and objects may be nested; a valid request needs six levels."""
-MAX_DIGITS = 400
-"""The most digits of a number: more than any column holds."""
+MAX_NESTING = 8  # how deep lists and objects may be nested; a valid request needs six levels
+MAX_DIGITS = 400  # the most digits of a number: more than any column holds
 RequestMode: TypeAlias = Literal["tombstone", "positions"]
 """How a request deletes: its predicate can be stored in any case."""
 
@@ -43,8 +45,7 @@ _REQUEST_MEMBERS = frozenset({"tables", "request_id"})
 _ERASURE_MEMBERS = frozenset({"table", "where", "keys", "on"})
 
 
-@dataclass(frozen=True, slots=True)
-class TableDelete:
+class TableDelete(Struct, frozen=True):
     """The part of a request that is about one table: exactly one of ``where`` and ``keys`` is given."""
 
     table: str
@@ -59,24 +60,16 @@ class TableDelete:
         return {"table": self.table, "where": self.where, "keys": self.keys, "on": self.on}
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRequest:
-    """One delete over one or several tables, applied as a whole and once; or an erasure.
-
-    Args:
-        deletes: one for an erasure of a table; none if subjects are forgotten.
-        digest: of the content, so that another request under the same id is refused.
-        erases: whether the rows are erased: in older versions too, and permanently.
-        subjects: values of the columns that tables name as their ``subject``, whose rows are erased in all tables.
-        dropped: whether the subjects' rows may be in dropped tables alone: see ``Database.forget``.
-    """
+class DeleteRequest(Struct, frozen=True):
+    """One delete over one or several tables, applied as a whole and once; or an erasure."""
 
     id: str
-    digest: str
-    deletes: tuple[TableDelete, ...]
-    erases: bool = False
+    digest: str  # of the content, so that another request under the same id is refused
+    deletes: tuple[TableDelete, ...]  # one for an erasure of a table; none if subjects are forgotten
+    erases: bool = False  # whether the rows are erased: in older versions too, and permanently
+    # values of the columns that tables name as their ``subject``, whose rows are erased in all tables
     subjects: tuple[int | str, ...] = ()
-    dropped: bool = False
+    dropped: bool = False  # whether the subjects' rows may be in dropped tables alone: see ``Database.forget``
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
@@ -344,3 +337,121 @@ def add_request(transaction: Transaction, request: DeleteRequest) -> None:
                 unit = unit_of(transaction)
                 where = parse_where(unit.context, unit.entry(delete.table), where)  # a message brings no other SQL
             table.delete(where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id)
+
+
+RequestState = Literal["applied", "waiting", "failed", "unknown"]
+
+
+def compose(
+    tables: Sequence[str],
+    *,
+    where: str | None = None,
+    keys: pa.Table | list[Any] | None = None,
+    on: Sequence[str] | None = None,
+    mode: str = "tombstone",
+    request_id: str,
+) -> str:
+    """Composes the message of a delete request, and checks it like the function does. Raises InputError.
+
+    ``keys`` are values, or lists of them for a key of several columns, or a table of the columns that ``on`` names.
+    """
+    members: dict[str, Any] = {"table": tables[0]} if len(tables) == 1 else {"tables": list(tables)}
+    if where is not None:
+        members["where"] = where
+    if keys is not None:
+        members["keys"] = _values(keys) if isinstance(keys, pa.Table) else keys
+    if on is not None:
+        members["on"] = list(on)
+    if mode != "tombstone":
+        members["mode"] = mode
+    body = json.dumps({**members, "request_id": request_id}, separators=(",", ":"))
+    parse_request(body, None)
+    return body
+
+
+def check(database: Database, request: DeleteRequest) -> int:
+    """Checks that a request can be applied to the newest version, without changing anything; returns the version.
+
+    Raises AppliedIdError if another request was applied under this id; InputError, NotFoundError.
+    """
+    transaction = database.transaction()
+    unit = unit_of(transaction)
+    applied = unit.find_applied([request.id]).get(request.id)
+    if applied is not None and applied.digest != request.digest:
+        raise AppliedIdError(f"version {applied.version} has applied another request under the id {request.id!r}")
+    deletes = tuple(replace(delete, mode="tombstone") for delete in request.deletes)  # without looking rows up
+    add_request(transaction, replace(request, deletes=deletes))
+    return unit.base.version  # the transaction ends here: nothing of it is uploaded
+
+
+def check_size(body: str, queue: Queue) -> None:
+    """Raises LimitError if a message is too large for a queue. The error says what to do instead."""
+    size = len(body.encode())
+    if size <= queue.max_bytes:
+        return
+    keys = sum(len(delete.keys or ()) for delete in parse_request(body, None).deletes)
+    most = max(1, keys * queue.max_bytes // size * 9 // 10)
+    raise LimitError(
+        f"the request has {size:,} bytes, and {queue.url} takes messages of {queue.max_bytes:,}: "
+        + (f"send at most about {most:,} keys in a request, each under an id of its own, " if keys else "shorten it, ")
+        + "say with --where what they have in common, or apply it directly with 'dolmen delete'"
+    )
+
+
+class RequestStatus(Struct, frozen=True):
+    """The state of a request: applied by ``version``, waiting in the queue, or given up for ``reason``.
+
+    It is unknown if it is not applied, or so old that its id is forgotten. SQS queues cannot be searched.
+    """
+
+    id: str
+    state: RequestState
+    version: int | None = None
+    reason: str | None = None
+
+
+def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None) -> list[RequestStatus]:
+    """Looks up the states of requests, in their order: two requests for all of them, more only for old ids."""
+    letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
+    # After the queue: a request on its way between them is in both.
+    applied = unit_of(database.transaction()).find_applied(ids)
+    statuses = []
+    for id_ in ids:
+        if id_ in applied:
+            statuses.append(RequestStatus(id_, "applied", applied[id_].version))
+        else:
+            state, reason = letters.get(id_, ("unknown", None))
+            statuses.append(RequestStatus(id_, state, reason=reason))
+    return statuses
+
+
+def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[RequestState, str | None]]]:
+    """Finds requests in a directory's queue, dead letters first, so that a request that was sent again is waiting."""
+    for letter in queue.find_dead_letters():
+        id_ = _id_in(letter.get("body")) or letter.get("message_id")
+        if id_ in ids:
+            yield str(id_), ("failed", str(letter.get("reason")))
+    for message in queue.find_messages():
+        id_ = message.get("request_id")
+        if id_ in ids:
+            yield str(id_), ("waiting", None)
+
+
+def _id_in(body: Any) -> Any:
+    try:
+        document = json.loads(body) if isinstance(body, str) else body
+    except (ValueError, RecursionError):
+        return None
+    return document.get("request_id") if isinstance(document, dict) else None
+
+
+def _values(keys: pa.Table) -> list[Any]:
+    """Converts keys to JSON. Raises InputError for types that JSON does not have."""
+    for field in keys.schema:
+        if not (pa.types.is_integer(field.type) or pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
+            raise InputError(
+                f"keys of column {field.name!r} are {field.type}, which a message cannot hold: "
+                "say the same with --where, or use 'dolmen delete'"
+            )
+    columns = [column.to_pylist() for column in keys.columns]
+    return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]

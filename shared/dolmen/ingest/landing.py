@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from msgspec import Struct
+
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, LimitError, ObjectNotFoundError
 from dolmen.format.ingest_properties import LandingPolicy
@@ -21,13 +23,11 @@ from dolmen.store.base import MatchingDeleteStore, ObjectStore, TaggingStore, sc
 PREFIX = "landing/"
 REJECTED = "rejected"
 TAG = "dolmen-landing"
-MAX_TAGS = 10
-"""docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html"""
+MAX_TAGS = 10  # docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html
 _TAG_VALUES: dict[LandingPolicy, str] = {"tag": "ingested", "expire": "expire"}
 
 
-@dataclass(frozen=True, slots=True)
-class LandingPath:
+class LandingPath(Struct, frozen=True):
     """The path of an object below the landing prefix: ``<table>/<anything>``."""
 
     path: str
@@ -43,21 +43,15 @@ class LandingPath:
 
 @dataclass(frozen=True)
 class Landing:
-    """The buckets that files are dropped into.
-
-    Args:
-        prefix: the start of the keys of drops; empty for the whole bucket.
-        url: a store that replaces every bucket (a directory on one machine); None opens the drop's own bucket.
-        rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
-        handover_url: where records of drops for jobs are written; None if there are no jobs.
-    """
+    """The buckets that files are dropped into."""
 
     database_url: str
-    prefix: str = PREFIX
+    prefix: str = PREFIX  # the start of the keys of drops; empty for the whole bucket
+    # a store that replaces every bucket (a directory on one machine); None opens the drop's own bucket
     url: str | None = None
-    rejected_url: str | None = None
+    rejected_url: str | None = None  # where rejects go; None is ``rejected/`` in the bucket of the drop
     runtime: Runtime = field(default_factory=Runtime)
-    handover_url: str | None = None
+    handover_url: str | None = None  # where records of drops for jobs are written; None if there are no jobs
     _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def path_of(self, drop: Drop) -> LandingPath | None:

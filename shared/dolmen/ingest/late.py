@@ -7,7 +7,6 @@ under the present names, or under another name that a column once had, it may be
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -15,7 +14,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.commit.change import ExpectErasures
 from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
 from dolmen.entries.segments.segment_reader import erasures_of
@@ -31,22 +32,15 @@ from dolmen.rows.scan.scan_deletes import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
 
 
-@dataclass(frozen=True)
-class LateNames:
-    """The names that a file may use for the columns by which rows were erased, by id.
-
-    Args:
-        at_drop: their names when the file was dropped; several if that time is not exact.
-        now: their present names, which the file is read with.
-        others: as ``now``, but one column has a former name, which no other column had when the file was dropped.
-        is_complete: whether ``at_drop`` is reliable. The table may be older than the history of names.
-    """
+class LateNames(Struct, frozen=True):
+    """The names that a file may use for the columns by which rows were erased, by id."""
 
     ids: tuple[int, ...]
-    at_drop: tuple[Names, ...]
-    now: Names
+    at_drop: tuple[Names, ...]  # their names when the file was dropped; several if that time is not exact
+    now: Names  # their present names, which the file is read with
+    # as ``now``, but one column has a former name, which no other column had when the file was dropped
     others: tuple[Names, ...]
-    is_complete: bool
+    is_complete: bool  # whether ``at_drop`` is reliable. The table may be older than the history of names.
 
     @classmethod
     def of(
@@ -94,8 +88,7 @@ class LateNames:
         return [id_ for id_ in self.ids if id_ not in present_ids]
 
 
-RowIds: TypeAlias = npt.NDArray[np.int64]
-"""Numbers of rows in their file, from 1."""
+RowIds: TypeAlias = npt.NDArray[np.int64]  # numbers of rows in their file, from 1
 _NONE: RowIds = np.zeros(0, np.int64)
 _UNDECIDED = (
     "rows were erased after this file was dropped, and columns were renamed or dropped since: under one of their names "
@@ -105,8 +98,7 @@ ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Ma
 """Reads a file by the names of some fields: yields columns by id, with the numbers of their rows."""
 
 
-@dataclass(frozen=True)
-class _Matches:
+class _Matches(Struct, frozen=True):
     """The numbers of a file's rows that match under some names, and of the rows that cannot be read with them."""
 
     erased: RowIds
@@ -198,8 +190,6 @@ class ErasedRows:
 
         Args:
             columns: by id, as in the table. Rows get the default of a missing column.
-            numbers: of the rows in the file.
-            name: of the file.
             on_bad_row: called with each row that may or may not be an erased one; None: such a row is an error.
         """
         now = self._matcher.mask(columns, len(numbers))

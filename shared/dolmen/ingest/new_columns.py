@@ -7,11 +7,12 @@ first committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.base.records import replace
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.column_history import widening_problem
@@ -24,10 +25,8 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_COLUMNS = 1_000
 """The most columns of a table that files may add columns to: keys that are data must not become columns."""
-MAX_NAME = 200
-"""Characters of the name of a column that a file adds."""
-_IMAGES = ("after", "payload", None)
-"""Parts of an event that errors may name instead of a column."""
+MAX_NAME = 200  # characters of the name of a column that a file adds
+_IMAGES = ("after", "payload", None)  # parts of an event that errors may name instead of a column
 
 
 @dataclass(frozen=True, slots=True)

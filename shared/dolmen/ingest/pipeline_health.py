@@ -12,22 +12,15 @@ from dolmen.ingest.rejects import ERROR_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueueHealth, RejectsHealth
 from dolmen.store import open_store
 
-MOST_OBJECTS = 100_000
-"""The most rejects that are counted: a hundred requests."""
-MOST_REJECT_TABLES = 50
-"""The most tables with a count of their own; the others share one."""
+MOST_OBJECTS = 100_000  # the most rejects that are counted: a hundred requests
+MOST_REJECT_TABLES = 50  # the most tables with a count of their own; the others share one
 OTHER_TABLES = "(others)"
 
 
 def look_at_pipeline(
     rejected: str | None, ingest_queue: str | None, delete_queue: str | None, runtime: Runtime
 ) -> Pipeline:
-    """Looks at rejects and queues. If one cannot be read, its entry says why.
-
-    Args:
-        rejected: URL below which rejects are.
-        ingest_queue, delete_queue: URLs of the queues of drops and of delete requests, or directories.
-    """
+    """Looks at rejects and queues. If one cannot be read, its entry says why."""
     urls = {"drops": ingest_queue, "delete requests": delete_queue}
     queues = tuple(look_at_queue(name, url, runtime) for name, url in urls.items() if url)
     return Pipeline(look_at_rejects(rejected, runtime) if rejected else None, queues)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from dolmen.base.runtime import REQUEST, RetryPolicy, Runtime, attempts, cached_property, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
@@ -45,8 +47,7 @@ class OutgoingMessage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDepth:
+class QueueDepth(Struct, frozen=True):
     """The approximate numbers of messages in a queue: to be delivered, delivered but not done, and given up.
 
     ``dead`` is None if unknown; ``dead_letters`` is their location.
@@ -62,8 +63,7 @@ class Queue(Protocol):
     """A queue to send messages to."""
 
     url: str
-    max_bytes: int
-    """The most bytes of one message, in UTF-8."""
+    max_bytes: int  # the most bytes of one message, in UTF-8
 
     def send(self, bodies: Sequence[str]) -> None:
         """Sends messages. Raises LimitError if one is too large, and sends none.
@@ -148,8 +148,7 @@ def list_files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]
                 yield relative, (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-MAX_FILE_BYTES = 64 * MIB
-"""The most bytes of one message: the limit of delete requests."""
+MAX_FILE_BYTES = 64 * MIB  # the most bytes of one message: the limit of delete requests
 _MAX_SHOWN_BYTES = 200
 
 
@@ -248,12 +247,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-MAX_SQS_BYTES = MIB
-"""The most bytes of one message, and of all messages in one request."""
-MAX_SQS_BATCH = 10
-"""The most messages in one request."""
-EXPEDITED_SECONDS = 5
-"""An expedited request to SQS takes at most 2 seconds to connect, and 3 for its response."""
+MAX_SQS_BYTES = MIB  # the most bytes of one message, and of all messages in one request
+MAX_SQS_BATCH = 10  # the most messages in one request
+EXPEDITED_SECONDS = 5  # an expedited request to SQS takes at most 2 seconds to connect, and 3 for its response
 
 _PATIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 3}}
 _EXPEDITED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from traceback import extract_tb
 from typing import Any
+
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import (
@@ -25,8 +26,7 @@ from dolmen.errors import (
     SchemaError,
 )
 
-HIDDEN = "…"
-"""Replaces each quotation in an error."""
+HIDDEN = "…"  # replaces each quotation in an error
 _UNFORESEEN = "an unforeseen error; 'at' says where"
 _MOST_SHOWN = 120
 _MOST_FRAMES = 12
@@ -59,8 +59,7 @@ class UnforeseenError(InputError):
         self.__cause__ = cause
 
 
-@dataclass(frozen=True)
-class RequestContent:
+class RequestContent(Struct, frozen=True, dict=True):
     """The parsed JSON of a request, to find quotations of it in a message.
 
     Any text or number in it may be a value, unless it is among the ``names`` of tables and columns.

@@ -10,12 +10,12 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB, utc
@@ -33,8 +33,7 @@ RETRIED_SUFFIX = ".retried.json"
 _DIGEST = re.compile(r"[0-9a-f]{8}")
 
 
-@dataclass(frozen=True, slots=True)
-class RejectEntry:
+class RejectEntry(Struct, frozen=True):
     """A reject as a listing shows it; ``rejected_us`` is by the store's clock.
 
     ``key`` is the copy's. If the drop was not copied, it is the report's without its ending, and ``size`` is None.
@@ -49,11 +48,6 @@ class RejectEntry:
     def table(self) -> str:
         """The table that it was dropped for; empty for a file outside of any table's directory."""
         return self.key.partition("/")[0] if "/" in self.key else ""
-
-    @property
-    def rows_only(self) -> bool:
-        """Whether these are the bad rows of a file whose other rows are ingested."""
-        return self.key.endswith(ROWS_SUFFIX)
 
 
 def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[RejectEntry]:
@@ -156,8 +150,7 @@ def text_of(members: dict[str, Any]) -> bytes | None:
     return None if text is None else str(text).encode("utf-8", "surrogatepass")
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """A reject that was put back as the file at ``url``, whole or with a number of ``rows``.
 
     ``unwritten`` rows are not in it: they have no text, or an unclosed quote.

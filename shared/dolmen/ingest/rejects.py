@@ -22,11 +22,12 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import Struct
 
 from dolmen.base.runtime import attempts
 from dolmen.base.units import MIB, utc
@@ -40,16 +41,13 @@ from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
 ERROR_SUFFIX = ".error.json"
 _COPY_BYTES = MIB
-_RESERVED_BYTES = 200
-"""Bytes of a key reserved for the prefix of the rejects, and for suffixes."""
-_UNFIT = re.compile(r"[\\\0]")
-"""Characters that are valid in a key of S3, but not in a directory."""
+_RESERVED_BYTES = 200  # bytes of a key reserved for the prefix of the rejects, and for suffixes
+_UNFIT = re.compile(r"[\\\0]")  # characters that are valid in a key of S3, but not in a directory
 _DIGEST_IN_NAME = re.compile(r"-[0-9a-f]{8}(?=\.|$)(?!.*-[0-9a-f]{8}(?:\.|$))")
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Struct, frozen=True):
     """A rejected drop or rows of one. ``key`` is the copy's; without a copy, the report's without its ending."""
 
     key: str
@@ -186,11 +184,9 @@ def commit_once(output: ObjectOutput, store: ObjectStore, key: str) -> None:
 
 
 ROWS_SUFFIX = ".rows.jsonl"
-MAX_BYTES = 256 * MIB
-"""The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
+MAX_BYTES = 256 * MIB  # the most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole.
 _MEMORY_BYTES = MIB
-_FIRST = 10
-"""The number of bad rows whose positions the report lists."""
+_FIRST = 10  # the number of bad rows whose positions the report lists
 _HEADER_BYTES = 1 << 16
 
 

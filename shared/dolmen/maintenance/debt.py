@@ -41,53 +41,38 @@ class SegmentsDebt:
 
 @dataclass(frozen=True)
 class TableDebt:
-    """The maintenance work that one table needs.
-
-    Args:
-        exact: whether all figures are exact. Otherwise figures of spilled files are those at their spill, and
-            ``small_files`` is estimated from the mean file size in each segment.
-        rows: physical rows in the files.
-        dead_rows: rows that deletion vectors delete. Rows that only tombstones hide are not known.
-        tombstones: number of unresolved deletes, including spilled ones.
-        where_tombstones, keys_tombstones: tombstones by kind; without ``exact`` only those in the manifest.
-        tombstone_bytes: size of the tombstones' records; without ``exact`` only of those in the manifest.
-        keys: number of keys in the keys tombstones counted above.
-        unresolved_files: files that resolution must read, because younger deletes may hide their rows.
-        oldest_unresolved_ts: timestamp of the oldest unresolved delete; None if there is none.
-        oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
-        small_files, small_bytes: number and size of files below half the target size, without their deleted rows.
-        vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
-        inline_bytes: size of each tail in the manifest, by kind.
-        idle: whether the whole entry is in a segment.
-        published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
-            published.
-        publication_lag_us: age of the oldest change that they do not see, at the newest commit, in microseconds.
-        index_entries: number of entries in the index, including entries of removed rows; None without an index.
-    """
+    """The maintenance work that one table needs."""
 
     name: str
+    # whether all figures are exact. Otherwise figures of spilled files are those at their spill, and ``small_files`` is
+    # estimated from the mean file size in each segment.
     exact: bool
     files: int
-    rows: int
-    dead_rows: int
+    rows: int  # physical rows in the files
+    dead_rows: int  # rows that deletion vectors delete. Rows that only tombstones hide are not known.
     bytes: int
-    tombstones: int
+    tombstones: int  # number of unresolved deletes, including spilled ones
+    # where_tombstones, keys_tombstones: tombstones by kind; without ``exact`` only those in the manifest
     where_tombstones: int
     keys_tombstones: int
-    tombstone_bytes: int
-    keys: int
-    unresolved_files: int
-    oldest_unresolved_ts: int | None
-    oldest_unresolved_age_us: int | None
+    tombstone_bytes: int  # size of the tombstones' records; without ``exact`` only of those in the manifest
+    keys: int  # number of keys in the keys tombstones counted above
+    unresolved_files: int  # files that resolution must read, because younger deletes may hide their rows
+    oldest_unresolved_ts: int | None  # timestamp of the oldest unresolved delete; None if there is none
+    oldest_unresolved_age_us: int | None  # its age at the newest commit, in microseconds; None if there is none
+    # small_files, small_bytes: number and size of files below half the target size, without their deleted rows
     small_files: int
     small_bytes: int
     target_file_bytes: int
-    vector_objects: int
+    vector_objects: int  # number of ``.del`` objects that hold vectors of entries in the manifest
     segments: dict[str, SegmentsDebt]
-    inline_bytes: dict[str, int]
-    idle: bool
+    inline_bytes: dict[str, int]  # size of each tail in the manifest, by kind
+    idle: bool  # whether the whole entry is in a segment
+    # the version that Iceberg's readers see; 0 if there is none yet, None if the table is not published
     published_version: int | None = None
+    # age of the oldest change that they do not see, at the newest commit, in microseconds
     publication_lag_us: int | None = None
+    # number of entries in the index, including entries of removed rows; None without an index
     index_entries: int | None = None
 
     @property
@@ -110,36 +95,24 @@ class TableDebt:
 
 @dataclass(frozen=True)
 class Debts:
-    """The background work that a database needs.
+    """The background work that a database needs."""
 
-    Args:
-        version, created_at: the version and its time by the store's clock, in microseconds, at which ages are measured.
-        manifest_budget: size beyond which entries are moved into segments.
-        inline_bytes: size of the database's own tails in the manifest, by kind.
-        segments: the database's own segments, by kind.
-        released_objects: objects in ``released`` that wait to be deleted, without those listed in segments.
-        released_trees: segments that are released with all objects that they name.
-        released_bytes: known size of released segments and of the data files that these name.
-        horizon_age_us: microseconds since the horizon moved; None if it never did.
-        orphan_cutoff_age_us: least age of orphans that collection could delete; None if it never ran.
-        revoked_intents: number of jobs that count as dead and might still try to commit.
-    """
-
+    # version, created_at: the version and its time by the store's clock, in microseconds, at which ages are measured
     version: int
     created_at: int
     tables: dict[str, TableDebt]
     manifest_bytes: int
-    manifest_budget: int
-    inline_bytes: dict[str, int]
-    segments: dict[str, SegmentsDebt]
+    manifest_budget: int  # size beyond which entries are moved into segments
+    inline_bytes: dict[str, int]  # size of the database's own tails in the manifest, by kind
+    segments: dict[str, SegmentsDebt]  # the database's own segments, by kind
     versions: int
     applied_ids: int
-    released_objects: int
-    released_trees: int
-    released_bytes: int
-    horizon_age_us: int | None
-    orphan_cutoff_age_us: int | None
-    revoked_intents: int
+    released_objects: int  # objects in ``released`` that wait to be deleted, without those listed in segments
+    released_trees: int  # segments that are released with all objects that they name
+    released_bytes: int  # known size of released segments and of the data files that these name
+    horizon_age_us: int | None  # microseconds since the horizon moved; None if it never did
+    orphan_cutoff_age_us: int | None  # least age of orphans that collection could delete; None if it never ran
+    revoked_intents: int  # number of jobs that count as dead and might still try to commit
 
     def total(self, figure: str) -> int:
         """The sum of a figure of ``TableDebt`` over all tables, such as ``tombstones`` or ``files_saved``."""
@@ -240,24 +213,18 @@ def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, 
 
 @dataclass
 class FileSums:
-    """Sums over a table's data files.
-
-    Args:
-        newest_delete: the timestamp of the youngest unresolved delete; 0 if there is none.
-        dead_rows: rows that are deleted by position, and still in the files.
-        small_files, small_bytes: files that compaction would merge with others, and their live bytes.
-        unresolved_files: files to which not all deletes are applied.
-    """
+    """Sums over a table's data files."""
 
     target_file_bytes: int
-    newest_delete: int
+    newest_delete: int  # the timestamp of the youngest unresolved delete; 0 if there is none
     files: int = 0
     rows: int = 0
-    dead_rows: int = 0
+    dead_rows: int = 0  # rows that are deleted by position, and still in the files
     bytes: int = 0
+    # small_files, small_bytes: files that compaction would merge with others, and their live bytes
     small_files: int = 0
     small_bytes: int = 0
-    unresolved_files: int = 0
+    unresolved_files: int = 0  # files to which not all deletes are applied
 
     def add_files(self, files: Iterable[DataFile]) -> None:
         figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]

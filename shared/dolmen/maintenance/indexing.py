@@ -6,14 +6,15 @@ New files get a part of their own, and parts of similar size are merged (log-str
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.runtime import cached_property, never
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
@@ -36,36 +37,25 @@ from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 
-FAN_IN = 4
-"""The number of parts of similar size that become one."""
+FAN_IN = 4  # the number of parts of similar size that become one
 
-MOST_ENTRIES = 1 << 26
-"""Parts are not merged into a larger one."""
+MOST_ENTRIES = 1 << 26  # parts are not merged into a larger one
 
-MOST_LOST = 3
-"""A run stops after this many commits that failed because others had changed the index."""
+MOST_LOST = 3  # a run stops after this many commits that failed because others had changed the index
 
-_ROWS_AT_ONCE = 1 << 24
-"""The most rows of the files in a new part, unless it is one file."""
+_ROWS_AT_ONCE = 1 << 24  # the most rows of the files in a new part, unless it is one file
 
 _CACHE_BYTES = 16 * MIB
 
 
-@dataclass(frozen=True)
-class Indexed:
-    """The result of a run.
-
-    Args:
-        files: data files that were read.
-        entries: entries that were written, including entries of merged parts.
-        finished: False when it stopped early: call it again.
-    """
+class Indexed(Struct, frozen=True):
+    """The result of a run."""
 
     table: str
-    files: int
-    entries: int
+    files: int  # data files that were read
+    entries: int  # entries that were written, including entries of merged parts
     commits: int
-    finished: bool
+    finished: bool  # False when it stopped early: call it again
 
 
 def index_table(
@@ -121,16 +111,14 @@ def index_table(
     return done
 
 
-@dataclass(frozen=True)
-class PartBuilding:
+class PartBuilding(Struct, frozen=True):
     """A part to build from data files, or from other parts, which it replaces."""
 
     files: tuple[DataFile, ...] = ()
     parts: tuple[Segment, ...] = ()
 
 
-@dataclass(frozen=True)
-class IndexVersion:
+class IndexVersion(Struct, frozen=True, dict=True):
     """A table and its index in one version."""
 
     context: Context

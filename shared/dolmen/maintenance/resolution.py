@@ -33,14 +33,11 @@ from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, row_groups
 
-BUDGET_BYTES = 64 * GIB
-"""A call stops after reading about this many bytes, whatever its deadline."""
+BUDGET_BYTES = 64 * GIB  # A call stops after reading about this many bytes, whatever its deadline
 
-MOST_OBJECTS = 32
-"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
+MOST_OBJECTS = 32  # vectors are gathered when they are spread over more ``.del`` objects than this
 
-SMALL_BYTES = 64 * KIB
-"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
+SMALL_BYTES = 64 * KIB  # A vector larger than this, in bytes, stays where it is: it is worth a request of its own
 
 BATCH_FILES = 1_000
 _BATCH_ROWS = 1 << 28
@@ -49,35 +46,21 @@ _BATCH_ROWS = 1 << 28
 
 @dataclass(frozen=True, repr=False)
 class Resolved(FactSheet):
-    """The result of a resolution.
-
-    Args:
-        tombstones: number of unresolved deletes when it began.
-        dropped: tombstones that its commits removed.
-        looked_at: files that were older than a tombstone.
-        read: files whose columns were read; statistics decided about the others.
-        changed: files that got a vector with more rows.
-        rows: rows that these vectors newly have.
-        bytes_read: bytes read from data files, Bloom filters included.
-        finished: False when it stopped early: call it again.
-        gathered: vectors that were moved into few objects.
-        excluded: files without any of the keys, by their Bloom filters; they count as read, too.
-        indexed: files that were not read, because the index has the positions of the keys.
-    """
+    """The result of a resolution."""
 
     table: str
-    tombstones: int = 0
-    dropped: int = 0
-    looked_at: int = 0
-    read: int = 0
-    changed: int = 0
-    rows: int = 0
-    bytes_read: int = 0
+    tombstones: int = 0  # number of unresolved deletes when it began
+    dropped: int = 0  # tombstones that its commits removed
+    looked_at: int = 0  # files that were older than a tombstone
+    read: int = 0  # files whose columns were read; statistics decided about the others
+    changed: int = 0  # files that got a vector with more rows
+    rows: int = 0  # rows that these vectors newly have
+    bytes_read: int = 0  # bytes read from data files, Bloom filters included
     commits: int = 0
-    finished: bool = True
-    gathered: int = 0
-    excluded: int = 0
-    indexed: int = 0
+    finished: bool = True  # False when it stopped early: call it again
+    gathered: int = 0  # vectors that were moved into few objects
+    excluded: int = 0  # files without any of the keys, by their Bloom filters; they count as read, too
+    indexed: int = 0  # files that were not read, because the index has the positions of the keys
 
     def facts(self) -> list[tuple[str, str]]:
         return [
@@ -111,7 +94,6 @@ def resolve(
     Args:
         deadline: called before each file; when it returns True, finished files are committed and the rest is left.
         budget_bytes: stop after reading about this much.
-        batch_files: the most files of a commit.
 
     Raises:
         TableNotFoundError: no such table.
@@ -150,19 +132,16 @@ class _Resolution:
     deadline: Callable[[], bool]
     budget_bytes: int
     batch_files: int
-    erasures: Mapping[int, Erasure]
-    """Listed erasures that may have tombstones here, by timestamp."""
+    erasures: Mapping[int, Erasure]  # listed erasures that may have tombstones here, by timestamp
     matches: ErasureMatches
-    counts: Counter[str] = field(default_factory=Counter)
-    """Counts for the result, by the names of ``Resolved``."""
+    counts: Counter[str] = field(default_factory=Counter)  # counts for the result, by the names of ``Resolved``
     is_stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
     """By path of a file, the rows that the next commit deletes; none for a file without a match."""
     erased_rows: dict[int, dict[str, int | None]] = field(default_factory=dict)
     """For the next commit, by timestamp of an erasure: the number of its rows in each file with some; None if the file
     was not read, because all its rows are hidden."""
-    segments: list[str] = field(default_factory=list)
-    """For the next commit: segments whose files are all resolved."""
+    segments: list[str] = field(default_factory=list)  # for the next commit: segments whose files are all resolved
 
     def run(self) -> None:
         batch: list[tuple[DataFile, str | None]] = []
@@ -294,8 +273,7 @@ class _Resolution:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and local_path(self.context.store, file.file.path) is None:
             return file.file.size
-        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tested_ids | ids))
-        return sum(each.length for each in ranges)
+        return sum(each.length for group in groups for each in group.ranges(ids))
 
     def _commit(self) -> None:
         entry, head, context = self.entry, self.context.head, self.context

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from dolmen.base.records import field_names
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
@@ -72,19 +73,13 @@ class StepFailure:
 
 @dataclass(frozen=True)
 class Round:
-    """The result of a round.
+    """The result of a round."""
 
-    Args:
-        done: the steps that ended without error, in the order of their ends; a table may have had several turns.
-        failures: the steps that failed.
-        finished: True if no work was left for lack of time.
-        indexes_behind: tables whose index this round should have brought up to date, but did not.
-    """
-
+    # the steps that ended without error, in the order of their ends; a table may have had several turns
     done: tuple[Done, ...]
-    failures: tuple[StepFailure, ...]
-    finished: bool
-    indexes_behind: tuple[str, ...] = ()
+    failures: tuple[StepFailure, ...]  # the steps that failed
+    finished: bool  # True if no work was left for lack of time
+    indexes_behind: tuple[str, ...] = ()  # tables whose index this round should have brought up to date, but did not
 
     def __repr__(self) -> str:
         changed = [done for done in self.done if done.result.commits]
@@ -248,10 +243,8 @@ def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
     return status_of(context, id_)
 
 
-MARGIN_SECONDS = 10.0
-"""Seconds in reserve: for a commit whose response is lost, and for the end of a Lambda invocation."""
-SLOWDOWN = 2.0
-"""The next step may take this many times as long as the longest one so far."""
+MARGIN_SECONDS = 10.0  # seconds in reserve: for a commit whose response is lost, and for the end of a Lambda invocation
+SLOWDOWN = 2.0  # the next step may take this many times as long as the longest one so far
 
 
 class Deadline:
@@ -353,8 +346,7 @@ def _names(payload: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
 
 
 Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
-Measures: TypeAlias = dict[str, tuple[Unit, float]]
-"""Unit and value of each metric in CloudWatch, by name."""
+Measures: TypeAlias = dict[str, tuple[Unit, float]]  # unit and value of each metric in CloudWatch, by name
 
 
 def facts_of(result: Any) -> dict[str, Any]:
@@ -376,9 +368,9 @@ def facts_of(result: Any) -> dict[str, Any]:
             "finished": result.finished,
         }
     return {
-        field.name: getattr(result, field.name)
-        for field in fields(result)
-        if field.name != "table" and isinstance(getattr(result, field.name), int)
+        name: getattr(result, name)
+        for name in field_names(result)
+        if name != "table" and isinstance(getattr(result, name), int)
     }
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.runtime import never
 from dolmen.commit.head import Context
@@ -29,8 +29,7 @@ from dolmen.store.base import create
 FAN_IN = 4
 """The number of segments of similar size to merge. An entry is rewritten log4(entries / entries per spill) times."""
 
-MOST_ENTRIES = 50_000
-"""The most entries of a segment. For data files that is about 10 MB, which one GET fetches."""
+MOST_ENTRIES = 50_000  # the most entries of a segment. For data files that is about 10 MB, which one GET fetches.
 
 DIRTY_PART = 8
 """A segment of files is rewritten when more than 1/DIRTY_PART of its entries have an overlay or are removed."""
@@ -38,19 +37,14 @@ DIRTY_PART = 8
 _CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
 
 
-@dataclass(frozen=True)
-class Merged:
-    """The result of a run.
-
-    Args:
-        inputs, outputs: numbers of segments that were merged, and that replaced them.
-        finished: False when it stopped at its deadline with work left.
-    """
+class Merged(Struct, frozen=True):
+    """The result of a run."""
 
     commits: int
+    # inputs, outputs: numbers of segments that were merged, and that replaced them
     inputs: int
     outputs: int
-    finished: bool
+    finished: bool  # False when it stopped at its deadline with work left
 
 
 def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
@@ -80,8 +74,7 @@ def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
     return next(islice(plan_merges(context, manifest, name), skip, None), None)
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(Struct, frozen=True):
     """A merge: the statement that commits it, and the bodies of its outputs, which are not uploaded yet."""
 
     statement: MergeSegments

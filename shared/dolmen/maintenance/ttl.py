@@ -30,8 +30,7 @@ from dolmen.predicate.text import quote_name
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
-EXPIRED = "ttl_expired"
-"""The property that remembers the last expiry of a table."""
+EXPIRED = "ttl_expired"  # the property that remembers the last expiry of a table
 
 _STEPS_US = (DAY_US, HOUR_US, MINUTE_US, SECOND_US)
 _STEPS_PER_AGE = 50
@@ -51,17 +50,12 @@ class LastExpiry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Expired:
-    """The result of a run.
+    """The result of a run."""
 
-    Args:
-        cutoffs: for each table that got a tombstone, the time before which rows have expired (microseconds, UTC).
-        commit: the commit with the tombstones; None when nothing had expired.
-        failures: errors, by name of the table that could not be checked.
-    """
-
+    # for each table that got a tombstone, the time before which rows have expired (microseconds, UTC)
     cutoffs: dict[str, int] = field(default_factory=dict)
-    commit: Commit | None = None
-    failures: dict[str, Error] = field(default_factory=dict)
+    commit: Commit | None = None  # the commit with the tombstones; None when nothing had expired
+    failures: dict[str, Error] = field(default_factory=dict)  # errors, by name of the table that could not be checked
 
     @property
     def commits(self) -> int:
@@ -79,7 +73,6 @@ def expire_rows(
     seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
 
     Args:
-        tables: their names; None for all.
         deadline: when it returns True, no further table is checked, and the tombstones so far are committed.
     """
     (cutoffs, failures), commit = replay(

@@ -14,30 +14,24 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.runtime import cached_property
 from dolmen.format.types import to_mask
 from dolmen.predicate import ast
 from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.evaluate import equal_values, matches, values_of, with_fields
 
-_COMPARE_NS, _CALL_NS = 5, 20
-"""A comparison of numbers or text, and a function call, for a row."""
-LOOK_UP_NS = 30
-"""About the time to look up one row among all equalities."""
+_COMPARE_NS, _CALL_NS = 5, 20  # A comparison of numbers or text, and a function call, for a row
+LOOK_UP_NS = 30  # about the time to look up one row among all equalities
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _Rows: TypeAlias = npt.NDArray[np.int64]
 
-_FEW_EQUALITIES = 3
-"""With fewer equalities of a term, comparing with each is faster than a lookup."""
-_SHARED = 2
-"""A conjunct of this number of predicates is evaluated once, on all rows."""
-_MAX_CACHED = 256
-"""The most conjuncts whose masks are cached, a byte for each row."""
-_SPARSE = 4
-"""Once fewer than 1 / _SPARSE of all rows remain, conjuncts are evaluated on these rows alone."""
+_FEW_EQUALITIES = 3  # with fewer equalities of a term, comparing with each is faster than a lookup
+_SHARED = 2  # A conjunct of this number of predicates is evaluated once, on all rows
+_MAX_CACHED = 256  # the most conjuncts whose masks are cached, a byte for each row
+_SPARSE = 4  # once fewer than 1 / _SPARSE of all rows remain, conjuncts are evaluated on these rows alone
 
 
 class Conjunction:
@@ -45,6 +39,7 @@ class Conjunction:
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
+        self.columns = ast.all_columns(predicate)
         self.ids, self.term_ids = ast.columns(predicate), ast.term_ids(predicate)
         self.conjuncts = tuple(sorted(_conjuncts(predicate), key=_cost))
         self._values: dict[pa.DataType, pa.Array | None] = {}

@@ -161,12 +161,22 @@ class StructField(Column, frozen=True, tag="field", tag_field="kind"):
     @property
     def column_id(self) -> int:
         """See ``Column``."""
-        return self.inside[0]
+        return (*self.inside, self.id)[0]
 
     @property
     def path(self) -> tuple[int, ...]:
         """See ``Column``."""
-        return (*self.inside[1:], self.id)
+        return (*self.inside, self.id)[1:]
+
+
+class ListColumn(StructField, frozen=True, omit_defaults=True, tag="list", tag_field="kind"):
+    """A list, which is a column or a field of structs. Only ``list_contains`` takes it. ``type``: that of elements."""
+
+    inside: tuple[int, ...] = ()
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.list_(type_from_json(self.type))
 
 
 class Literal(_Typed, msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
@@ -184,7 +194,7 @@ class Call(_Typed, msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
     """A function of columns, with the type of its result (``result_of`` the arguments' types)."""
 
     function: Function
-    args: tuple[Term | Literal, ...]
+    args: tuple[Term | ListColumn | Literal, ...]
     type: str
 
 
@@ -200,18 +210,12 @@ class Compare(msgspec.Struct, frozen=True, tag="compare", tag_field="kind"):
 
 
 class In(_Typed, msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
-    """``column IN (values)``.
-
-    Args:
-        type: type of the values, which may differ from the column's.
-        values: JSON forms, distinct and ascending, with NaN after all numbers.
-        null: whether NULL is a member: a value that is not found then gives NULL instead of FALSE.
-    """
+    """``column IN (values)``."""
 
     column: Term
-    type: str
-    values: tuple[Json, ...]
-    null: bool = False
+    type: str  # type of the values, which may differ from the column's
+    values: tuple[Json, ...]  # JSON forms, distinct and ascending, with NaN after all numbers
+    null: bool = False  # whether NULL is a member: a value that is not found then gives NULL instead of FALSE
 
     @cached_property
     def plain(self) -> list[Plain]:
@@ -231,17 +235,12 @@ class IsNull(msgspec.Struct, frozen=True, tag="is_null", tag_field="kind"):
 
 
 class Like(msgspec.Struct, frozen=True, omit_defaults=True, tag="like", tag_field="kind"):
-    """``column LIKE pattern``: ``%`` is any text, ``_`` any one character, newlines included.
-
-    Args:
-        escape: the character after which ``%`` and ``_`` are literal; None if there is none.
-        ignore_case: True for ILIKE: both sides are lower-cased first, character by character.
-    """
+    """``column LIKE pattern``: ``%`` is any text, ``_`` any one character, newlines included."""
 
     column: Term
     pattern: str
-    escape: str | None = None
-    ignore_case: bool = False
+    escape: str | None = None  # the character after which ``%`` and ``_`` are literal; None if there is none
+    ignore_case: bool = False  # True for ILIKE: both sides are lower-cased first, character by character
 
 
 class Truth(msgspec.Struct, frozen=True, tag="truth", tag_field="kind"):
@@ -360,7 +359,7 @@ def term_ids(p: Predicate) -> frozenset[int]:
 
 def uses_fields(p: Predicate) -> bool:
     """Whether a field of a struct is in the predicate."""
-    return any(isinstance(column, StructField) for column in all_columns(p))
+    return any(column.path for column in all_columns(p))
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
@@ -420,9 +419,11 @@ def _check_term(term: Term | Literal, depth: int) -> None:
             _check_term(arg, depth + 1)
         if all(isinstance(arg, Literal) for arg in term.args):
             raise SchemaError("a function of literals alone")
+        if [isinstance(arg, ListColumn) for arg in term.args].count(True) != (term.function == "list_contains"):
+            raise SchemaError(f"{term.function} does not take these arguments")
         if result_of(term.function, [arg.arrow_type for arg in term.args], term.arrow_type) != term.arrow_type:
             raise SchemaError(f"{term.function} does not give {term.type}")
-    elif isinstance(term, StructField) and not term.inside:
+    elif isinstance(term, StructField) and not isinstance(term, ListColumn) and not term.inside:
         raise SchemaError("a field that is in no column")
     else:
         assert term.arrow_type is not None
@@ -448,14 +449,10 @@ def _check_value(value: Plain, arrow_type: pa.DataType) -> None:
 build_decoders(Predicate)
 
 
-MAX_CONDITIONS = 10_000
-"""Conditions joined by AND and OR. An IN is one condition, whatever its number of members."""
-MAX_MEMBERS = 1_000_000
-"""Members of an IN, and keys of a delete."""
-MAX_PATTERN = 10_000
-"""Characters of a LIKE pattern."""
-MAX_DEPTH = 200
-"""Levels of a stored predicate's tree. Text cannot make more than half of them."""
+MAX_CONDITIONS = 10_000  # conditions joined by AND and OR. An IN is one condition, whatever its number of members.
+MAX_MEMBERS = 1_000_000  # members of an IN, and keys of a delete
+MAX_PATTERN = 10_000  # characters of a LIKE pattern
+MAX_DEPTH = 200  # levels of a stored predicate's tree. Text cannot make more than half of them.
 
 
 def check_count(count: int, most: int, what: str, instead: str) -> None:

@@ -7,18 +7,18 @@ become an int16. A date column may become a timestamp: dates compare as midnight
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 from typing import Literal as Choice
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.column_history import is_date_to_timestamp
-from dolmen.format.schema import CheckConstraint, Field, Schema
+from dolmen.format.schema import CheckConstraint, Field, Schema, child_fields
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import ast, domains
 from dolmen.predicate import like as like_patterns
@@ -47,12 +47,10 @@ class Computed(NamedTuple):
         return f"the result of {self.call.function}"
 
 
-Named: TypeAlias = Field | Computed
-Side: TypeAlias = Named | Value
-_NAMED = (Field, Computed)
+ColumnOperand: TypeAlias = Field | Computed
+Side: TypeAlias = ColumnOperand | Value
 
-_MOST_MONTHS, _MOST_DAYS = 10_000_000, 300_000_000
-"""More than there are between the first and the last timestamp."""
+_MOST_MONTHS, _MOST_DAYS = 10_000_000, 300_000_000  # more than there are between the first and the last timestamp
 MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _LITERAL_TYPES = {
     Domain[each.domain]: each.stored for each in TYPES if each.domain not in (None, "EXACT") and each.stored
@@ -65,9 +63,9 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
 
     ``within``: the domain of the comparison, if it depends on a third value (BETWEEN).
     """
-    if isinstance(left, Value) and isinstance(right, _NAMED):
+    if isinstance(left, Value) and isinstance(right, ColumnOperand):
         return compare(MIRROR[op], right, left, within)
-    if isinstance(left, _NAMED):
+    if isinstance(left, ColumnOperand):
         right = _coerce(right, left)
     if any(isinstance(side, Value) and side.kind is None for side in (left, right)):
         return ast.NULL
@@ -86,9 +84,9 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
 def between(value: Side, low: Side, high: Side) -> Predicate:
     """``low <= value <= high``, all three in their common domain."""
     sides = [value, low, high]
-    for field in [side for side in sides if isinstance(side, _NAMED)][:1]:
+    for field in [side for side in sides if isinstance(side, ColumnOperand)][:1]:
         sides = [_coerce(side, field) for side in sides]
-    not_null = [side for side in sides if isinstance(side, _NAMED) or side.kind is not None]
+    not_null = [side for side in sides if isinstance(side, ColumnOperand) or side.kind is not None]
     if not not_null:
         return ast.NULL
     domain = _domain(not_null)
@@ -96,7 +94,7 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
     return conjunction([compare(">=", value, low, domain), compare("<=", value, high, domain)])
 
 
-def one_of(field: Named, values: Iterable[Value]) -> Predicate:
+def one_of(field: ColumnOperand, values: Iterable[Value]) -> Predicate:
     """``field IN (values)``."""
     coerced = [_coerce(value, field) for value in values]
     ast.check_count(len(coerced), ast.MAX_MEMBERS, "members of an IN", "split it")
@@ -130,11 +128,11 @@ def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> P
     return disjunction(alternatives)
 
 
-def is_null(field: Named) -> Predicate:
+def is_null(field: ColumnOperand) -> Predicate:
     return ast.IsNull(_column(field))
 
 
-def truth(field: Named) -> Predicate:
+def truth(field: ColumnOperand) -> Predicate:
     """A boolean column by itself."""
     if domain_of(field.arrow_type) is not Domain.BOOLEAN:
         raise PredicateError(
@@ -146,7 +144,7 @@ def truth(field: Named) -> Predicate:
     return ast.Truth(column)
 
 
-def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
+def like(field: ColumnOperand, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
     if domain_of(field.arrow_type) is not Domain.TEXT:
         raise PredicateError(
             f"LIKE is for strings, and {_describe(field)} is {short_type(field.type)}: CAST integers AS VARCHAR"
@@ -165,7 +163,7 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
     return ast.Like(_column(field), text, escape, ignore_case)
 
 
-def text_match(field: Named, text: str, *, at_end: bool = False) -> Predicate:
+def text_match(field: ColumnOperand, text: str, *, at_end: bool = False) -> Predicate:
     """Whether a column begins, or ends, with a text."""
     escaped = "".join(f"\\{char}" if char in "\\%_" else char for char in text)
     return like(field, Value(Domain.TEXT, f"%{escaped}" if at_end else f"{escaped}%"), "\\", ignore_case=False)
@@ -173,7 +171,7 @@ def text_match(field: Named, text: str, *, at_end: bool = False) -> Predicate:
 
 def distinct_from(left: Side, right: Side) -> Predicate:
     """``left IS DISTINCT FROM right``: ``<>`` that treats NULL as a value and is never NULL."""
-    if isinstance(left, Value) and isinstance(right, _NAMED):
+    if isinstance(left, Value) and isinstance(right, ColumnOperand):
         left, right = right, left
     if isinstance(left, Value):
         raise PredicateError("IS DISTINCT FROM needs a column")
@@ -211,13 +209,13 @@ def coalesce(sides: Sequence[Side]) -> Side:
     if len(args) < 2:
         return args[0] if args else NULL_VALUE
     first = args[0]
-    assert isinstance(first, _NAMED)
+    assert isinstance(first, ColumnOperand)
     terms = [_any_argument(_coerce(arg, first)) for arg in args]
     result_type = domains.result_of("coalesce", [term.arrow_type for term in terms])
     return Computed(ast.Call("coalesce", tuple(terms), str(result_type)))
 
 
-def add_interval(side: Named, span: Interval) -> Side:
+def add_interval(side: ColumnOperand, span: Interval) -> Side:
     """A date or timestamp after an interval. Raises PredicateError."""
     if abs(span.months) > _MOST_MONTHS or abs(span.days) > _MOST_DAYS or abs(span.us) >= 2**63:
         raise PredicateError("the interval is longer than the range of timestamps")
@@ -226,20 +224,32 @@ def add_interval(side: Named, span: Interval) -> Side:
     return Computed(ast.Call("add_interval", (term, *parts), str(result_type)))
 
 
-def is_nan(field: Named) -> Predicate:
+def is_nan(field: ColumnOperand) -> Predicate:
     domain = domain_of(field.arrow_type)
     if domain is None or not domain.is_float:
         raise PredicateError(f"only floats can be NaN, and {_describe(field)} is {short_type(field.type)}")
     return compare("=", field, Value(domain, float("nan")))
 
 
-def contains(field: Named, text: Value, before: str, after: str) -> Predicate:
+def contains(field: ColumnOperand, text: Value, before: str, after: str) -> Predicate:
     """Whether a string has a text, with any text (``%``) or none before and after it."""
     if text.kind not in (None, Domain.TEXT):
         raise PredicateError("the text to look for is written in single quotes", is_mistake=False)
     escaped = "".join(f"!{each}" if each in "%_!" else each for each in str(text.value or ""))
     pattern = text if text.kind is None else Value(Domain.TEXT, f"{before}{escaped}{after}")
     return like(field, pattern, "!" if "!" in escaped else None, False)
+
+
+def list_contains(field: Field, value: Value) -> Side:
+    """Whether an element of a list equals a value; NULL where the list is. Raises PredicateError."""
+    element = msgspec.structs.replace(field, type=child_fields(field.type)[0].type)
+    coerced = _coerce(value, element)
+    assert isinstance(coerced, Value)
+    if coerced.kind is None:
+        return NULL_VALUE
+    literal = _literal(coerced, _domain([element, coerced]), element.arrow_type)
+    inside = field.inside if isinstance(field, InnerField) else ()
+    return Computed(ast.Call("list_contains", (ast.ListColumn(field.id, str(element.type), inside), literal), "bool"))
 
 
 def _any_argument(arg: Side) -> Term | ast.Literal:
@@ -283,11 +293,11 @@ def negation(p: Predicate) -> Predicate:
     return ast.Not(p)
 
 
-def _describe(side: Named) -> str:
+def _describe(side: ColumnOperand) -> str:
     return f"column {side.name!r}" if isinstance(side, Field) else side.name
 
 
-def _column(field: Named) -> Term:
+def _column(field: ColumnOperand) -> Term:
     if isinstance(field, Computed):
         return field.call
     assert isinstance(field.type, str), "nested columns are refused where names are looked up"
@@ -296,9 +306,9 @@ def _column(field: Named) -> Term:
     return ast.Column(field.id, field.type)
 
 
-def _coerce(side: Side, field: Named) -> Side:
+def _coerce(side: Side, field: ColumnOperand) -> Side:
     """A literal for a comparison with this column: texts are parsed, dates become UTC midnight for zoned columns."""
-    if isinstance(side, _NAMED):
+    if isinstance(side, ColumnOperand):
         return side
     domain = domain_of(field.arrow_type)
     if side.kind is Domain.TEXT and domain is not Domain.TEXT:
@@ -310,12 +320,13 @@ def _coerce(side: Side, field: Named) -> Side:
 
 def _domain(sides: Sequence[Side]) -> Domain:
     """The common domain. Raises PredicateError."""
-    kinds = [domain_of(side.arrow_type) if isinstance(side, _NAMED) else side.kind for side in sides]
+    kinds = [domain_of(side.arrow_type) if isinstance(side, ColumnOperand) else side.kind for side in sides]
     domain = domains.join(*kinds) if all(isinstance(kind, Domain) for kind in kinds) else None  # type: ignore[arg-type]
     if domain is not None:
         return domain
     names = " with ".join(
-        f"{_describe(side)} ({short_type(side.type)})" if isinstance(side, _NAMED) else side.name for side in sides
+        f"{_describe(side)} ({short_type(side.type)})" if isinstance(side, ColumnOperand) else side.name
+        for side in sides
     )
     hint = ""
     if {Domain.ZONED, Domain.NAIVE} <= set(kinds):
@@ -409,17 +420,12 @@ class UnsupportedConditionError(Exception):
     """No predicate surely means the same."""
 
 
-@dataclass(frozen=True)
-class ForeignCondition:
-    """The predicate of a condition.
+class ForeignCondition(Struct, frozen=True):
+    """The predicate of a condition."""
 
-    Args:
-        predicate: TRUE for every row for which the condition is TRUE; None if no conjunct has a predicate.
-        is_exact: the predicate is TRUE for these rows only, so the engine need not evaluate its condition.
-    """
-
+    # TRUE for every row for which the condition is TRUE; None if no conjunct has a predicate
     predicate: Predicate | None
-    is_exact: bool
+    is_exact: bool  # the predicate is TRUE for these rows only, so the engine need not evaluate its condition
 
 
 class ConditionReader(ABC, Generic[Node]):
@@ -445,13 +451,24 @@ class ConditionReader(ABC, Generic[Node]):
         if found is None:
             return self.atom(node)
         connective, operands = found
-        predicates = [self.predicate(operand) for operand in operands]
+        predicates = [self.predicate(operand) for operand in self._flatten(connective, operands)]
         if connective == "not":
             return negation(*predicates)
         return conjunction(predicates) if connective == "and" else disjunction(predicates)
 
+    def _flatten(self, connective: Connective, operands: Sequence[Node]) -> list[Node]:
+        """The operands of a chain of one connective, which may be longer than Python's stack."""
+        left, flat = list(reversed(operands)), list[Node]()
+        while left:
+            match self.connective(node := left.pop()):
+                case (inner, more) if inner == connective != "not":
+                    left += reversed(more)
+                case _:
+                    flat.append(node)
+        return flat
+
     def find(self, node: Node) -> Predicate | None:
-        node_errors: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.node_errors)
+        node_errors: tuple[type[Exception], ...] = (UnsupportedConditionError, RecursionError, *self.node_errors)
         try:
             return self.predicate(node)
         except node_errors:
@@ -461,32 +478,28 @@ class ConditionReader(ABC, Generic[Node]):
         """The predicate of a condition that a user wrote. Raises PredicateError, which names a part without one."""
         node_errors: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.node_errors)
         try:
-            return self.predicate(node)
-        except node_errors as error:
-            reason = f" ({error})" if isinstance(error, InputError) else ""
-            raise PredicateError(
-                f"{short_repr(self.show(self._unread_part(node)))} can't be said as a predicate{reason}: write the "
-                "condition as SQL text, which DuckDB evaluates if it is no predicate"
-            ) from error
+            try:
+                return self.predicate(node)
+            except node_errors as error:
+                reason = f" ({error})" if isinstance(error, InputError) else ""
+                raise PredicateError(
+                    f"{short_repr(self.show(self._unread_part(node)))} can't be said as a predicate{reason}: write the "
+                    "condition as SQL text, which DuckDB evaluates if it is no predicate"
+                ) from error
+        except RecursionError:
+            raise PredicateError("the expression is nested too deeply: write it with fewer levels") from None
 
     def show(self, node: Node) -> str:
         """A node for people."""
         return str(node)
 
     def _unread_part(self, node: Node) -> Node:
-        _, operands = self.connective(node) or ("and", ())
-        return next((self._unread_part(each) for each in operands if self.find(each) is None), node)
+        connective, operands = self.connective(node) or ("and", ())
+        flat = self._flatten(connective, operands)
+        return next((self._unread_part(each) for each in flat if self.find(each) is None), node)
 
     def read(self, node: Node) -> ForeignCondition:
         """The predicate of all conjuncts that have one."""
-        predicates = [self.find(conjunct) for conjunct in self._conjuncts(node)]
+        predicates = [self.find(conjunct) for conjunct in self._flatten("and", [node])]
         readable = [predicate for predicate in predicates if predicate is not None]
         return ForeignCondition(conjunction(readable) if readable else None, len(readable) == len(predicates))
-
-    def _conjuncts(self, node: Node) -> Iterator[Node]:
-        match self.connective(node):
-            case ("and", operands):
-                for operand in operands:
-                    yield from self._conjuncts(operand)
-            case _:
-                yield node

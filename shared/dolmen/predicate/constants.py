@@ -476,8 +476,7 @@ def _times(operator: str, a: Value, b: Value) -> Value | None:
     return None
 
 
-LISTS = (list, tuple, set, frozenset, range)
-"""The types that are a list of values."""
+LISTS = (list, tuple, set, frozenset, range)  # the types that are a list of values
 
 
 def from_python(value: Any) -> Value:

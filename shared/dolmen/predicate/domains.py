@@ -8,7 +8,7 @@ no row stops a reader.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -18,12 +18,23 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dolmen.base import pc
 from dolmen.base.units import DAY_US
 from dolmen.errors import PredicateError
 from dolmen.format.types import Plain, type_of
 
 #: A comparison, as it is written in SQL.
 Op: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+
+_KERNELS = {
+    "negate": "negate", "abs": "abs", "+": "add", "-": "subtract", "*": "multiply", "/": "divide",
+    "=": "equal", "<>": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
+}  # fmt: skip
+
+
+def kernel(op: str) -> Callable[..., Any]:
+    """Arrow's function for an operator of predicates."""
+    return getattr(pc, _KERNELS[op])  # type: ignore[no-any-return]
 
 
 class Domain(Enum):
@@ -181,12 +192,11 @@ HOLDS: dict[Op, tuple[int, ...]] = {
     "=": (0,), "<>": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1)
 }  # fmt: skip
 """The outcomes of ``order`` for which an operator is TRUE."""
-MAX_DIGITS = 38
-"""Exact numbers with more digits become doubles, as in DuckDB."""
+MAX_DIGITS = 38  # exact numbers with more digits become doubles, as in DuckDB
 
 Function: TypeAlias = Literal[
     "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute",
-    "abs", "coalesce", "length", "add_interval",
+    "abs", "coalesce", "length", "add_interval", "list_contains",
 ]  # fmt: skip
 NEWER_FUNCTIONS = frozenset(("abs", "coalesce", "length", "add_interval"))
 """Functions that the first readers of functions do not know."""
@@ -197,8 +207,7 @@ PARTS: dict[str, tuple[Domain, ...]] = {
     "year": (Domain.DATE, *_TIMES), "month": (Domain.DATE, *_TIMES), "day": (Domain.DATE, *_TIMES),
     "hour": _TIMES, "minute": _TIMES,
 }  # fmt: skip
-NAMES = ("lower", "upper", "length", "abs", *PARTS)
-"""Functions of columns that predicates call by name."""
+NAMES = ("lower", "upper", "length", "abs", *PARTS)  # functions of columns that predicates call by name
 
 
 def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:
@@ -208,6 +217,10 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
         return _common_type(types)
     if len(types) != _ARGUMENTS.get(function, 1):
         raise PredicateError(f"{function} does not take {len(types)} arguments")
+    if function == "list_contains":
+        if not pa.types.is_list(types[0]) or join(domain_of(types[0].value_type), domains[1]) is None:
+            raise PredicateError(f"list_contains does not take {types[0]} and {types[1]}")
+        return pa.bool_()
     if function == "add_interval":
         if domains[0] not in PARTS["year"] or types[1:] != [pa.int64()] * 3:
             raise PredicateError(f"an INTERVAL is added to dates and timestamps, not to {types[0]}")
@@ -248,7 +261,7 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
     return _exact_type(sum(bound * 10 ** (scale - own) for bound, own in zip(bounds, scales, strict=True)), scale)
 
 
-_ARGUMENTS: dict[str, int] = {**dict.fromkeys(("+", "-", "*", "/", "%"), 2), "add_interval": 4}
+_ARGUMENTS: dict[str, int] = {**dict.fromkeys(("+", "-", "*", "/", "%", "list_contains"), 2), "add_interval": 4}
 """The number of arguments of functions that take more than one."""
 _COMMON = {
     Domain.BOOLEAN: pa.bool_(), Domain.TEXT: pa.string(), Domain.BYTES: pa.binary(), Domain.DATE: pa.date32(),

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
 from dolmen.format.column_history import field_values
@@ -23,13 +23,10 @@ from dolmen.format.types import one_array, to_array, to_mask, to_scalar
 from dolmen.predicate import ast, domains, like
 from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import Interval, civil_from_days, days_from_months
-from dolmen.predicate.domains import Domain, Function, Op, domain_of
+from dolmen.predicate.domains import Domain, Function, Op, domain_of, kernel
 from dolmen.predicate.prune import judge
 
-_SIGNS = {"negate": pc.negate, "abs": pc.abs}
-_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
-_ARROWS_DAYS = (-719_162, 2_932_897)
-"""The days of the years 1 to 9999, for which Arrow's calendar is correct."""
+_ARROWS_DAYS = (-719_162, 2_932_897)  # the days of the years 1 to 9999, for which Arrow's calendar is correct
 
 
 def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any:
@@ -50,12 +47,12 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
         return _modulo(*args)
     if pa.types.is_floating(target):
         floats = [to_floats(arg, target) for arg in args]
-        return _SIGNS[function](floats[0]) if function in _SIGNS else _ARITHMETIC[function](*floats)
-    if function in _SIGNS:
-        return _SIGNS[function](args[0].cast(_working_type(target))).cast(target)
+        return kernel(function)(*floats)
+    if len(args) == 1:
+        return kernel(function)(args[0].cast(_working_type(target))).cast(target)
     if pa.types.is_integer(target) or _stays_small(function, args):
-        return _ARITHMETIC[function](*(arg.cast(pa.int64()) for arg in args))
-    return _ARITHMETIC[function](*map(_decimal256, args)).cast(target)
+        return kernel(function)(*(arg.cast(pa.int64()) for arg in args))
+    return kernel(function)(*map(_decimal256, args)).cast(target)
 
 
 def _in_type(arg: Any, target: pa.DataType) -> Any:
@@ -173,13 +170,9 @@ def _part(function: str, array: Any) -> pa.Array:
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
 
-_KERNELS = {
-    "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
-}  # fmt: skip
 _OPPOSITE: dict[Op, Op] = {">": "<=", ">=": "<"}
 
-_FEW = 16
-"""Up to this number of members of an IN, comparing with each is faster than hashing."""
+_FEW = 16  # up to this number of members of an IN, comparing with each is faster than hashing
 
 _NULL, _TRUE, _FALSE = pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(b"\x06"), pa.py_buffer(b"\x02")])
 """Not made by ``pa.scalar``, which would import pandas each time that dolmen is imported."""
@@ -260,12 +253,29 @@ def with_fields(columns: Columns, used: Iterable[ast.Column]) -> dict[int, Any]:
 
 def _call_values(call: ast.Call, columns: Columns) -> Any:
     """The values of a call. Their type depends on the columns' types in this file, not on the bound types."""
+    if call.function == "list_contains":
+        return _list_contains(call, columns)
     args = [_argument(arg, columns) for arg in call.args]
     try:
         target = domains.result_of(call.function, [arg.type for arg in args], call.arrow_type)
     except PredicateError as error:
         raise SchemaError(f"{call.function}, bound to {call.type}: {error.reason}") from error
     return compute(call.function, args, target)
+
+
+def _list_contains(call: ast.Call, columns: Columns) -> pa.BooleanArray:
+    lists, literal = call.args
+    assert isinstance(lists, ast.ListColumn)
+    assert isinstance(literal, ast.Literal)
+    array = one_array(values_of(lists, columns))
+    if not hasattr(array.type, "value_field"):
+        raise _other_type(lists, array)
+    elements = pc.list_flatten(array)  # leaves out what is in lists that are NULL
+    rows = np.repeat(np.arange(len(array)), pc.list_value_length(array).fill_null(0))
+    is_equal = ast.Compare("=", ast.Column(lists.id, lists.type), literal)
+    found = np.zeros(len(array), bool)
+    found[rows[to_mask(matches(is_equal, {lists.id: elements}, len(elements)))]] = True
+    return pa.array(found, mask=to_mask(array.is_null()))
 
 
 def _argument(arg: Term | ast.Literal, columns: Columns) -> Any:
@@ -325,7 +335,7 @@ def _compare(p: ast.Compare, columns: Columns) -> Any:
         return _compare_float(p.op, left, value, domain)
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         array = _plain_bytes(left)
-        return _KERNELS[p.op](array, pa.scalar(value, array.type))
+        return kernel(p.op)(array, pa.scalar(value, array.type))
     return _compare_exact(p.op, left, value, domain)
 
 
@@ -334,7 +344,7 @@ def _compare_exact(op: Op, array: Any, value: Any, domain: Domain) -> Any:
     if isinstance(fitted, bool):
         return _constant_unless_null(array, fitted)
     op, raw = fitted
-    return _KERNELS[op](array, to_scalar(domains.plain_of(raw, array.type), array.type))
+    return kernel(op)(array, to_scalar(domains.plain_of(raw, array.type), array.type))
 
 
 def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
@@ -349,8 +359,8 @@ def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
         return is_nan if op in ("=", ">=") else pc.invert(is_nan)
     scalar = pa.scalar(value, array.type)
     if op in _OPPOSITE:
-        return pc.invert(_KERNELS[_OPPOSITE[op]](array, scalar))
-    return _KERNELS[op](array, scalar)
+        return pc.invert(kernel(_OPPOSITE[op])(array, scalar))
+    return kernel(op)(array, scalar)
 
 
 def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
@@ -370,7 +380,7 @@ def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
 
 def _compare_columns(op: Op, left: Any, right: Any, domain: Domain) -> Any:
     if not domain.is_float:
-        return _KERNELS[op](left, right)
+        return kernel(op)(left, right)
     if op in (">", ">="):
         return _compare_columns("<" if op == ">" else "<=", right, left, domain)
     if op in ("<>", "<="):
@@ -497,6 +507,8 @@ def check_evaluates(p: Predicate) -> None:
 
 
 def _sample(arrow_type: pa.DataType) -> pa.Array:
+    if pa.types.is_list(arrow_type):
+        return pa.ListArray.from_arrays([0, 1], _sample(arrow_type.value_type))
     sample = _SAMPLES.get(domain_of(arrow_type), 0)
     if pa.types.is_fixed_size_binary(arrow_type):
         sample = bytes(arrow_type.byte_width)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.runtime import cached_property
 from dolmen.errors import PredicateError, short_repr
 from dolmen.format.types import one_array
 
-_MOST_IN_REGEX = 10_000
-"""The most pieces of a pattern that becomes a regular expression: RE2 takes about 50,000."""
+_MOST_IN_REGEX = 10_000  # the most pieces of a pattern that becomes a regular expression: RE2 takes about 50,000
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(Struct, frozen=True, dict=True):
     """A pattern's pieces: texts (str), and wildcards as True for ``%`` and False for ``_``."""
 
     pieces: tuple[str | bool, ...]

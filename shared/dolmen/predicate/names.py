@@ -39,16 +39,17 @@ def field_inside(outer: Field, inner: Field) -> InnerField:
     return InnerField(inner.id, f"{outer.name}.{inner.name}", inner.type, inside=(*above, outer.id))
 
 
-def find_column(names: Sequence[Name], schema: Schema) -> Field:
+def find_column(names: Sequence[Name], schema: Schema, *, is_list: bool = False) -> Field:
     """The column of this name, ignoring case, or the field of structs that the parts of a name lead to.
 
-    Raises PredicateError if there is not exactly one, or it is nested.
+    Raises PredicateError if there is not exactly one, or it is nested; with ``is_list``, if it is no list of plain
+    values.
     """
     dotted = ".".join(name.text for name in names)
     if len(names) == 1 or any(name.quoted for name in names) or not _fields_of_name(dotted, schema.fields):
-        return _follow(names, schema)
+        return _follow(names, schema, is_list)
     try:
-        _follow(names, schema)
+        _follow(names, schema, is_list)
     except PredicateError:
         raise PredicateError(
             f"the name of column {dotted!r} has a point: write it in double quotes, {_quote([dotted])}"
@@ -85,7 +86,7 @@ def _paths(key: str, fields: Iterable[Field]) -> Iterator[list[Name]]:
             yield from ([name, *path] for path in _paths(rest[1:], child_fields(field.type)))
 
 
-def _follow(names: Sequence[Name], schema: Schema) -> Field:
+def _follow(names: Sequence[Name], schema: Schema, is_list: bool) -> Field:
     fields, table = schema.fields, [name.text for name in names[:2]]
     if len(table) == 2 and not _fields_of_name(table[0], fields) and _fields_of_name(table[1], fields):
         raise PredicateError(
@@ -102,9 +103,17 @@ def _follow(names: Sequence[Name], schema: Schema) -> Field:
                 is_mistake=False,
             )
         field = field_inside(field, _find(name, child_fields(field.type), field.name))
+    if is_list:
+        inner = child_fields(field.type)
+        if inner and "list" in field.type and isinstance(inner[0].type, str):
+            return field
+        raise PredicateError(
+            f"list_contains is for lists of plain values, and column {field.name!r} is {short_type(field.type)}",
+            is_mistake=False,
+        )
     if isinstance(field.type, str):
         return field
-    advice = "lists and maps cannot be used in predicates"
+    advice = "of lists, predicates use list_contains alone, and maps cannot be used"
     if "struct" in field.type:
         advice = f"name one of its fields, such as {field.name}.{child_fields(field.type)[0].name}"
     raise PredicateError(f"column {field.name!r} is nested: {advice}", is_mistake=False)

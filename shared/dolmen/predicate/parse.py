@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.units import DAY_US
 from dolmen.errors import LimitError, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema
@@ -32,7 +32,7 @@ from dolmen.predicate.ast import (
     check_count,
     columns,
 )
-from dolmen.predicate.bind import Named, Side
+from dolmen.predicate.bind import ColumnOperand, Side
 from dolmen.predicate.constants import LISTS, Interval, Value, check_characters, from_python
 from dolmen.predicate.domains import MAX_DIGITS, NAMES, Domain, Op
 from dolmen.predicate.names import Name, find_column, find_key
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
-Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | pc.Expression | None
+Where: TypeAlias = "str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | pc.Expression | None"
 """A predicate as users write it: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of
 text and the values of its parameters, an expression of pyarrow or Polars (which ``read_predicate`` reads), or a bound
 predicate (docs/predicates.md); None for no predicate."""
 
 
 def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
-    """Binds a predicate to a table's schema.
+    """Parses a predicate, and binds it to a table's columns.
 
     Args:
         source: SQL text such as ``"user_id = 42 AND event_time < now() - INTERVAL 90 DAY"``; or a mapping such as
@@ -152,8 +152,7 @@ def _values_of(tree: exp.Expression, parameters: Parameters) -> dict[int, Any]:
 _SIZE = re.compile("[0-9]{1,9}")
 _COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
-_FUNCTIONS = {**{name: name for name in NAMES}, "dayofmonth": "day"}
-"""Functions of columns, by sqlglot's names."""
+_FUNCTIONS = {**{name: name for name in NAMES}, "dayofmonth": "day"}  # functions of columns, by sqlglot's names
 _NOW = {
     "now": Domain.ZONED, "get_current_timestamp": Domain.ZONED, "transaction_timestamp": Domain.ZONED,
     "currenttimestamp": Domain.ZONED, "currentdate": Domain.DATE, "localtimestamp": Domain.NAIVE,
@@ -189,7 +188,10 @@ class TreeReader:
                 return read(self, node)
             if node.key in _COMPARISONS:
                 return self._compare(node, _COMPARISONS[node.key])
-            if node.key in ("column", "dot", "literal", "null", "boolean", "coalesce") or node.key in _ARITHMETIC:
+            if (
+                node.key in ("column", "dot", "literal", "null", "boolean", "coalesce", "arraycontains")
+                or node.key in _ARITHMETIC
+            ):
                 side = self.side(node)
                 if not isinstance(side, Value):
                     return bind.truth(side)
@@ -301,7 +303,16 @@ class TreeReader:
         before, after = _AROUND[node.key]
         return bind.contains(self._column(node.this, node.key), self.constant(node.expression), before, after)
 
-    def _column(self, node: exp.Expression, function: str) -> Named:
+    def _list_contains(self, node: exp.Expression) -> Side:
+        _allow_only(node, "this", "expression")
+        names = _names_in(node.this)
+        if not names:
+            raise PredicateError("list_contains is for columns that are lists", is_mistake=False)
+        return bind.list_contains(find_column(names, self.schema, is_list=True), self.constant(node.expression))
+
+    def _column(self, node: exp.Expression | None, function: str) -> ColumnOperand:
+        if node is None:  # sqlglot reads @ by itself as abs()
+            raise PredicateError(f"{function} takes a column", is_mistake=False)
         side = self.side(node)
         if isinstance(side, Value):
             raise PredicateError(
@@ -347,6 +358,8 @@ class TreeReader:
         if node.key == "coalesce":
             _allow_only(node, "this", "expressions")
             return bind.coalesce([self.side(arg) for arg in (node.this, *node.expressions)])
+        if node.key == "arraycontains":
+            return self._list_contains(node)
         if node.key in ("cast", "trycast"):
             _allow_only(node, "this", "to", "safe")
             a, target = self.side(node.this), _cast_target(node)
@@ -496,14 +509,12 @@ def refusal(node: exp.Expression) -> PredicateError:
         advice = "regular expressions are not supported: write LIKE 'a%'"
     elif parts & {"arrayoverlaps", "bitwiseand", "bitwiseor", "dpipe", "concat", "xor"}:
         advice = "join conditions by AND and OR, and members of a list by commas; texts cannot be concatenated"
-    elif "arraycontains" in parts:
-        advice = "lists and maps cannot be used in predicates"
     elif parts & {"sum", "count", "max", "min", "avg"}:
         advice = "a predicate is about one row: aggregate with db.sql"
     elif node.key in _COMPARISONS:
         advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
     elif "column" in parts:
-        named = ("coalesce", "isnan", "starts_with", "ends_with", "contains", *NAMES)
+        named = ("coalesce", "isnan", "starts_with", "ends_with", "contains", "list_contains", *NAMES)
         advice = f"with columns you can use + - * / %, CAST, INTERVAL, {', '.join(named)}"
     else:
         advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"

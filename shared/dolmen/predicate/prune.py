@@ -46,16 +46,13 @@ class Outcomes(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The values that one side of a comparison may have, in the domain of that comparison.
+    """The values that one side of a comparison may have, in the domain of that comparison."""
 
-    Args:
-        least, greatest: bounds of ordinary values; None if unknown. Each is a plain value, or an object for many files,
-            whose ``<`` and ``<=`` return a mask of the files for which the comparison may hold.
-        ordinary, nan, null: whether there may be an ordinary value, NaN, or NULL.
-    """
-
+    # least, greatest: bounds of ordinary values; None if unknown. Each is a plain value, or an object for many files,
+    # whose ``<`` and ``<=`` return a mask of the files for which the comparison may hold.
     least: Any
     greatest: Any
+    # ordinary, nan, null: whether there may be an ordinary value, NaN, or NULL
     ordinary: Fact
     nan: Fact
     null: Fact

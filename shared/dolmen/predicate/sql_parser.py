@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dolmen.errors import PredicateError, short_repr
 from dolmen.predicate.ast import check_count
@@ -19,18 +20,12 @@ from dolmen.predicate.constants import MAX_NUMBER, check_characters
 if TYPE_CHECKING:
     from sqlglot import exp
 
-MAX_TEXT = 1_000_000
-"""Characters of a predicate's text."""
-MAX_TOKENS = 100_000
-"""Names, literals and signs in a predicate's text: about twice as many as an IN has members."""
-MAX_WORDS = 25_000
-"""The most operators, keywords and opening parentheses, which take longest to parse."""
-MAX_OPERATORS = 5_000
-"""``+ - * / // % ::`` and dots between two sides, without signs."""
-MAX_PREFIXES = 20
-"""Consecutive NOTs and signs."""
-MAX_NESTING = 20
-"""Levels of nested parentheses, which sqlglot can parse within Python's stack from any caller."""
+MAX_TEXT = 1_000_000  # characters of a predicate's text
+MAX_TOKENS = 100_000  # names, literals and signs in a predicate's text: about twice as many as an IN has members
+MAX_WORDS = 25_000  # the most operators, keywords and opening parentheses, which take longest to parse
+MAX_OPERATORS = 5_000  # ``+ - * / // % ::`` and dots between two sides, without signs
+MAX_PREFIXES = 20  # consecutive NOTs and signs
+MAX_NESTING = 20  # levels of nested parentheses, which sqlglot can parse within Python's stack from any caller
 
 _TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
 _TOKEN_OR_LITERAL = re.compile(rf"""'[^']*'|"[^"]*"|{_TOKEN.pattern}""")
@@ -99,8 +94,7 @@ def _token_bound(text: str) -> int:
     return sum(1 for _ in (_TOKEN_OR_LITERAL if whole_literals else _TOKEN).finditer(text))
 
 
-MAX_CHARACTERS = 1_000
-"""Longer texts are parsed each time."""
+MAX_CHARACTERS = 1_000  # longer texts are parsed each time
 _FIRST_PLACEHOLDER = 1_000
 _OPERATOR = r"(?:=|<>|!=|<=|>=|<|>)"
 _LITERAL = r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|'[^'\\]*')"
@@ -111,8 +105,7 @@ _COMPARED = re.compile(rf"({_OPERATOR}\s*)({_LITERAL})")
 """In a simple text, operators occur only before literals and inside quoted texts."""
 
 
-@dataclass(frozen=True)
-class ParsedShape:
+class ParsedShape(Struct, frozen=True):
     """sqlglot's tree of texts that differ only in their literals, and each literal's index by its node's identity."""
 
     tree: exp.Expression

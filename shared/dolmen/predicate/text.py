@@ -42,9 +42,11 @@ _SQL_TYPES = {
 def to_sql(p: Predicate, schema: Schema) -> str:
     """DuckDB's SQL for a predicate, which parses to the same predicate. Dropped columns keep their names."""
     match p:
+        case ast.Compare(op="=", left=ast.Call(type="bool") as call, right=ast.Literal(value=True)):
+            return _name(call, schema)
         case ast.Compare():
             right = p.right
-            text = _value(right.plain, right.type, p.left) if isinstance(right, ast.Literal) else _name(right, schema)
+            text = literal(right.plain, right.type, p.left) if isinstance(right, ast.Literal) else _name(right, schema)
             return f"{_name(p.left, schema)} {p.op} {text}"
         case ast.In():
             return _in(p, "IN", schema)
@@ -77,7 +79,7 @@ def checks_in_sql(schema: Schema) -> dict[str, str]:
 
 
 def _in(p: ast.In, operator: str, schema: Schema) -> str:
-    values = [_value(value, p.type, p.column) for value in p.plain]
+    values = [literal(value, p.type, p.column) for value in p.plain]
     return f"{_name(p.column, schema)} {operator} ({', '.join(values + ['NULL'] * p.null)})"
 
 
@@ -114,7 +116,7 @@ def quote_name(name: str) -> str:
 
 def _call(call: ast.Call, schema: Schema) -> str:
     args = [
-        _value(arg.plain, arg.type, _ANY_NUMBER) if isinstance(arg, ast.Literal) else _name(arg, schema)
+        literal(arg.plain, arg.type, _ANY_NUMBER) if isinstance(arg, ast.Literal) else _name(arg, schema)
         for arg in call.args
     ]
     if call.function == "cast":
@@ -140,8 +142,8 @@ _KEYWORDS = {
 }  # fmt: skip
 
 
-def _value(value: Plain, own: str, column: Term) -> str:
-    """A literal that binds to the same type when it is compared with this column."""
+def literal(value: Plain, own: str, column: Term) -> str:
+    """A literal of type ``own`` that binds to the same type when it is compared with this column."""
     own_type = type_from_json(own)
     domain, column_domain = domain_of(own_type), domain_of(column.arrow_type)
     text = plain_text(value, own_type)

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.base.runtime import never
 from dolmen.commit.head import Context, context_of
 from dolmen.commit.uploads import BEAT_SECONDS
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.sort_order import sort_terms
+from dolmen.format.transforms import Transform
 from dolmen.maintenance.compact.compaction import (
     Compacted,
     CompactionJob,
@@ -51,18 +54,16 @@ from dolmen.spark.tasks import (
     snapshot_in_task,
     task_runtime,
 )
+from dolmen.spark.write.frame_columns import partition_columns
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.store import portable_url
 from dolmen.transactions.snapshot import PinnedTable
 
-JOBS_AT_ONCE = 3
-"""A job's slowest task holds up its commit, while tasks of the next jobs keep the processors busy."""
-_UNLIMITED = 1 << 62
-"""Bytes."""
+JOBS_AT_ONCE = 3  # A job's slowest task holds up its commit, while tasks of the next jobs keep the processors busy
+_UNLIMITED = 1 << 62  # bytes
 
 
-@dataclass(frozen=True)
-class CompactionTask:
+class CompactionTask(Struct, frozen=True):
     """The values that each task of a compaction needs; everything is read in one version."""
 
     url: str
@@ -191,8 +192,10 @@ class SparkCompaction(CompactionRun):
         table = _FilesOfTable(self._context, version.name, version.manifest, inputs)
         frame = to_spark(table, with_commit_ts=row_ts is None, spark=self._spark)
         live_bytes = sum(file.live_bytes for file in inputs)
-        names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
-        order = [F.col(quote(name)).asc_nulls_last() for name in names]
+        order = [column.asc_nulls_last() for column in partition_columns(frame, entry)]
+        for term in sort_terms(version.entry.sort_key):
+            column, nulls = F.col(quote(entry.schema.by_id[term.id].name)), "first" if term.nulls_first else "last"
+            order.append(getattr(column, f"{'desc' if term.descending else 'asc'}_nulls_{nulls}")())
         ranges = frame.repartitionByRange(max(1, round(live_bytes / task.target_file_bytes)), *order)
         work = partial(task.write, encoded=encode_entry(entry))
         written = collect_objects(ranges.sortWithinPartitions(*order), work, DataFile)
@@ -269,12 +272,12 @@ def _join_groups(plan: CompactionPlan) -> CompactionPlan:
 
 
 def can_recluster(entry: TableEntry) -> bool:
-    """Whether there is an order to cluster by, and Spark has all columns' types."""
+    """Whether there is an order of columns to cluster by, and Spark has all their types."""
     try:
         spark_schema(entry.schema.fields)
     except SchemaError:
         return False
-    return bool(entry.sort_key)
+    return bool(entry.sort_key) and all(term.transform == Transform() for term in sort_terms(entry.sort_key))
 
 
 class _FilesOfTable(PinnedTable):

@@ -7,11 +7,11 @@ failed. Nothing else is atomic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
@@ -56,8 +56,7 @@ _OPTIONS: dict[Format, dict[str, Any]] = {
 """Options that keep values as they are: microseconds, NULL apart from empty text, blanks."""
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """The result of an export: the number of its rows and its URL."""
 
     url: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
@@ -139,8 +139,7 @@ def quote(name: str) -> str:
     return f"`{escaped}`"
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The origin of rows: a version of the database, and the uuid of a table.
 
     It is in the metadata of the columns that are read. Spark passes it on with each column that is not computed,

@@ -6,10 +6,10 @@ Both use the core's code in tasks, so the result is the same as on one machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
@@ -28,8 +28,7 @@ from dolmen.spark.tasks import run_numbered, snapshot_in_task
 from dolmen.store import portable_url
 
 _PROBE = "data/probe/2026/01/01/00/probe.parquet"
-_ENTRIES_A_JOB = 50_000_000
-"""The most segment entries that one job marks: its results pass through the driver's JVM."""
+_ENTRIES_A_JOB = 50_000_000  # the most segment entries that one job marks: its results pass through the driver's JVM
 
 
 def gc(
@@ -100,8 +99,7 @@ class MarkReport(msgspec.Struct, frozen=True):
     codes: bytes
 
 
-@dataclass(frozen=True)
-class MarkTask:
+class MarkTask(Struct, frozen=True):
     """The values that each task needs: the manifest, and the parts by task. See ``split_mark`` for ``after``."""
 
     url: str

@@ -16,14 +16,11 @@ from dolmen.errors import InputError, RetryableError, short_repr
 from dolmen.transactions.reading import ReadableTable
 
 T = TypeVar("T")
-CONNECT_SECONDS = 3.0
-"""How long a master may take to accept each connection."""
-PATIENCE_SECONDS = 15.0
-"""How long to retry connecting: the cluster may be starting."""
+CONNECT_SECONDS = 3.0  # how long a master may take to accept each connection
+PATIENCE_SECONDS = 15.0  # how long to retry connecting: the cluster may be starting
 _STANDALONE = re.compile(r"spark://(.+)")
 _PORT = 7077
-_OLDEST = 4
-"""The oldest major version of Spark that has data sources in Python."""
+_OLDEST = 4  # the oldest major version of Spark that has data sources in Python
 
 
 def job_session(name: str) -> SparkSession:

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import TypeAlias, TypeVar
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as s
 
 from dolmen import errors
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import manifest_at_version
@@ -51,18 +51,14 @@ except ImportError:  # with pyspark-client: nothing raises these
 
 
 T = TypeVar("T")
-FAILURES = PySparkException, Py4JJavaError
-"""The errors of a failed job in the driver."""
+FAILURES = PySparkException, Py4JJavaError  # the errors of a failed job in the driver
 _MARK = "raised by dolmen in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 MapBatches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for ``map_in_tasks``."""
-OBJECTS = "body BINARY"
-"""Rows of ``collect_objects``."""
-FILE, ROW = "__file", "__row"
-"""Columns with the name of a row's file, and the row's position in it."""
-_THREADS = 4
-"""Threads for the requests of a task; it computes on one processor, the one that Spark gives it."""
+OBJECTS = "body BINARY"  # rows of ``collect_objects``
+FILE, ROW = "__file", "__row"  # columns with the name of a row's file, and the row's position in it
+_THREADS = 4  # threads for the requests of a task; it computes on one processor, the one that Spark gives it
 
 
 @contextmanager

@@ -9,9 +9,11 @@ from itertools import chain, count
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.format.schema import own_names
+from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.write.conform import conform_batch, plan_conform
 from dolmen.sql.queries import Queries
@@ -22,8 +24,7 @@ from dolmen.transactions.merge.clauses import Expression, casts_of
 from dolmen.transactions.transaction import Exist, Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
-CATALOG_WORDS = ("CREATE", "ALTER", "DROP", "TRUNCATE", "COMMENT")
-"""The first words of these statements."""
+CATALOG_WORDS = ("CREATE", "ALTER", "DROP", "TRUNCATE", "COMMENT")  # the first words of these statements
 _CONSTRAINTS = (
     "NOT NULL", "NULL", "DEFAULT", "PRIMARY KEY", "CHECK", "CONSTRAINT", "UNIQUE", "REFERENCES", "GENERATED", "AS",
     "COLLATE",
@@ -34,8 +35,18 @@ _FUNCTIONS = {
 }  # fmt: skip
 """Functions that can be a default."""
 _DAYS = ("current_date", "current_date()", "today()")
-_NOT_KEPT = "columns, PRIMARY KEY (a, b) and CHECK (condition) are expected; other constraints are not kept"
-_ONLY_TABLES = "there are tables only, and no {}; name the query in your program, or create a table AS it"
+_NOT_KEPT = "columns, PRIMARY KEY (a, b) and CHECK (condition) are expected; there are no foreign keys"
+_ONLY_TABLES = "there are tables only, and no {}; keep the query in your program, or create a table AS it"
+_INSTEAD = {
+    "INDEX": "the index of a primary key is a property: table.set(index=True), or WITH (index = true)",
+    "SCHEMA": "a database has tables only: use another database, with a URL of its own",
+    "SEQUENCE": "there are no sequences; DEFAULT uuid() makes keys",
+    "MACRO": "there are no functions of users: write the expression where it is used",
+    "FUNCTION": "there are no functions of users: write the expression where it is used",
+    "TEMP": "there are no temporary tables: use WITH, or a database in memory, memory://name",
+    "TEMPORARY": "there are no temporary tables: use WITH, or a database in memory, memory://name",
+}
+"""Advice for CREATE, DROP and ALTER of anything but a table."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,10 @@ class CatalogCall:
         leaves = reader.take("IF", "NOT", "EXISTS")
         name = table_name(reader).lower()
         columns = reader.items(_NewColumn.read) if reader.word() == "(" else []
+        layout = {"partition_by": _terms(reader)} if reader.take("PARTITIONED", "BY") else {}
+        layout |= {"cluster_by": _terms(reader)} if reader.take("CLUSTER", "BY") else {}
         options = self._settings(reader) if reader.take("WITH") else {}
+        options |= layout
         exists = name in unit_of(self.transaction).tables
         if leaves or replaces:
             unit_of(self.transaction).depend_on_names(name)
@@ -81,7 +95,7 @@ class CatalogCall:
             rows = _renamed(rows, [column.name for column in fields] or rows.schema.names)
             schema = rows.schema
         exist: Exist = "replace" if replaces else "error"
-        sort_key = _names(options.pop("sort_key", None))
+        sort_key = options.pop("sort_key", None)
         table = self.transaction.create_table(
             name, schema, own_keys(keys, schema) or None, sort_key, options, exist=exist, request=self.request
         )
@@ -173,7 +187,7 @@ class _NewColumn:
     type: str = ""
     default: str = ""
     key: tuple[str, ...] = ()
-    checks: tuple[_NewCheck, ...] = ()
+    checks: tuple[_NewCheck | _Unique, ...] = ()
 
     @classmethod
     def read(cls, reader: SqlReader) -> _NewColumn:
@@ -191,8 +205,7 @@ class _NewColumn:
         return field.with_nullable(False) if is_key else field
 
 
-@dataclass(frozen=True)
-class _NewCheck:
+class _NewCheck(Struct, frozen=True):
     """CHECK (condition); ``name`` is empty without CONSTRAINT, and ``column`` if it is no column's own."""
 
     name: str
@@ -207,6 +220,22 @@ class _NewCheck:
         table.add_check(name, self.condition, request=request)
 
 
+class _Unique(Struct, frozen=True):
+    """UNIQUE (columns), which the primary key must imply."""
+
+    columns: tuple[str, ...]
+
+    def add(self, table: TransactionTable, request: str | None) -> None:
+        """Raises InputError unless the primary key makes the columns unique."""
+        key = {name.lower() for name in table.primary_key}
+        if not key or not key <= {name.lower() for name in self.columns}:
+            names = ", ".join(self.columns)
+            raise InputError(
+                f"table {table.name!r}: UNIQUE ({names}): only the primary key is unique. Make it PRIMARY KEY "
+                f"({names}), primary_key= of create_table, or leave UNIQUE out"
+            )
+
+
 def _begins_constraint(reader: SqlReader) -> bool:
     """Whether a constraint begins here, and no column of such a name."""
     following = reader.word(1)
@@ -214,11 +243,13 @@ def _begins_constraint(reader: SqlReader) -> bool:
     return reader.word() == "CONSTRAINT" or words.get(reader.word()) == following != ""
 
 
-def _constraint(reader: SqlReader, column: str = "") -> tuple[tuple[str, ...], _NewCheck | None]:
+def _constraint(reader: SqlReader, column: str = "") -> tuple[tuple[str, ...], _NewCheck | _Unique | None]:
     """The columns of a primary key, or a check; of a ``column`` if it follows one."""
     name = reader.name() if reader.take("CONSTRAINT") else ""
-    if reader.take("PRIMARY", "KEY"):
-        return (column,) if column else tuple(reader.items(SqlReader.name)), None
+    is_key = reader.take("PRIMARY", "KEY")
+    if is_key or reader.take("UNIQUE"):
+        columns = (column,) if column else tuple(reader.items(SqlReader.name))
+        return (columns, None) if is_key else ((), _Unique(columns))
     if not reader.take("CHECK"):
         raise reader.error(_NOT_KEPT)
     return (), _NewCheck(name, _text_in_parentheses(reader), column)
@@ -231,16 +262,16 @@ def _text_in_parentheses(reader: SqlReader) -> str:
     return reader.sql[inner[0].start : inner[-1].end]
 
 
-def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...], tuple[_NewCheck, ...]]:
+def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...], tuple[_NewCheck | _Unique, ...]]:
     """The type with NOT NULL, the default, the primary key and the checks that begin here."""
     type, default, key = reader.until(",", *_CONSTRAINTS), "", tuple[str, ...]()
-    checks: list[_NewCheck] = []
+    checks: list[_NewCheck | _Unique] = []
     while not reader.is_done and reader.word() != ",":
         if reader.take("NOT", "NULL"):
             type += " NOT NULL"
         elif reader.take("DEFAULT"):
             default = "NULL" if reader.take("NULL") else reader.until(",", *_CONSTRAINTS)
-        elif reader.word() in ("CONSTRAINT", "PRIMARY", "CHECK"):
+        elif reader.word() in ("CONSTRAINT", "PRIMARY", "CHECK", "UNIQUE"):
             own_key, check = _constraint(reader, name)
             key, checks = key or own_key, [*checks, *([check] if check else [])]
         elif not reader.take("NULL"):
@@ -267,7 +298,8 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
         def add(table: TransactionTable) -> None:
             if not (may_exist and _has(table, path)):
                 value = _new_default(field, default) if default else None
-                table.add_column(".".join(path), field.type, value, nullable=field.nullable, request=request)
+                name = quote_name(path[0]) if len(path) == 1 and "." in path[0] else ".".join(path)
+                table.add_column(name, field.type, value, nullable=field.nullable, request=request)
                 for each in checks:
                     each.add(table, request)
 
@@ -298,10 +330,18 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
         new = reader.name()
         return lambda table: table.rename_column(".".join(path), new, request=request)
     if reader.take("SET", "SORTED", "BY"):
-        names = reader.items(SqlReader.name)
-        return lambda table: table.set_sort_key(names, request=request)
+        terms = _terms(reader)
+        return lambda table: table.set_sort_key(terms, request=request)
     if reader.take("RESET", "SORTED", "BY"):
         return lambda table: table.set_sort_key(None, request=request)
+    if reader.take("CLUSTER", "BY"):
+        columns = None if reader.take("NONE") else _terms(reader)
+        return lambda table: table.set(request=request, cluster_by=columns)
+    if reader.take("SET", "PARTITIONED", "BY"):
+        terms = _terms(reader)
+        return lambda table: table.set(request=request, partition_by=terms)
+    if reader.take("RESET", "PARTITIONED", "BY"):
+        return lambda table: table.set(request=request, partition_by=None)
     if reader.take("SET"):
         settings = call._settings(reader)
         return lambda table: table.set(request=request, **settings)
@@ -359,10 +399,16 @@ def _renamed(rows: pa.RecordBatchReader, names: list[str]) -> pa.RecordBatchRead
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
+def _terms(reader: SqlReader) -> list[str]:
+    """The terms of PARTITIONED BY (day(event_time), tenant), and of other clauses."""
+    return reader.items(lambda inner: inner.until(","))
+
+
 def _expect_table(reader: SqlReader) -> None:
     if not reader.take("TABLE"):
-        kind = reader.word().lower() or "such thing"
-        raise reader.error(f"TABLE is expected: {_ONLY_TABLES.format(kind)}")
+        kind = reader.word()
+        instead = _INSTEAD.get(kind.upper(), _ONLY_TABLES.format(kind.lower() or "such thing"))
+        raise reader.error(f"TABLE is expected: {instead}")
 
 
 def _path(reader: SqlReader) -> list[str]:
@@ -371,12 +417,6 @@ def _path(reader: SqlReader) -> list[str]:
     while reader.take("."):
         parts.append(reader.name())
     return parts
-
-
-def _names(value: Any) -> list[str] | None:
-    if value is None:
-        return None
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
 
 
 def own_keys(keys: list[str], schema: pa.Schema) -> list[str]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.rows.scan.engines.expressions import Literals
 from dolmen.sql.tokens import replace_spans
 
-LEAST_ROWS = 32
-"""The fewest rows whose list is replaced."""
-VALUES = "dolmen_values_"
-"""Begins the names of the relations."""
+LEAST_ROWS = 32  # the fewest rows whose list is replaced
+VALUES = "dolmen_values_"  # begins the names of the relations
 _NAME = r'(?:[^\W\d]\w*|"(?:[^"]|"")*")'
 _INSERT = re.compile(
     rf"\s* INSERT\s+(?:OR\s+(?:REPLACE|IGNORE)\s+)?INTO\s+{_NAME}(?:\s*\.\s*{_NAME})?(?:\s+AS\s+{_NAME})?"
@@ -42,8 +40,7 @@ _AFTER = re.compile(r"\s*(?:;|\Z|(?:ON|RETURNING)\b)", re.IGNORECASE)
 _MOST_DIGITS = 38
 
 
-@dataclass(frozen=True)
-class LiteralRows:
+class LiteralRows(Struct, frozen=True):
     """The rows of a list: a relation, the query that reads it, and the literals of each column."""
 
     rows: pa.Table

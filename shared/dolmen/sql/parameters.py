@@ -57,13 +57,33 @@ def _names(found: Sequence[Token]) -> list[str]:
     return [str(number) if token.text == "?" else token.text[1:] for number, token in enumerate(found, 1)]
 
 
+def python_value(value: Any) -> Any:
+    """A value of pyarrow, NumPy or pandas as Python's, but for times of NumPy, which may have nanoseconds."""
+    if hasattr(value, "as_py"):
+        return value.as_py()
+    if isinstance(value, np.ndarray) or (
+        isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64))
+    ):
+        return value.tolist()
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return None if type(value).__name__ == "NAType" else value
+
+
+def python_values(parameters: Parameters) -> Parameters:
+    """Parameters of a query, each as ``python_value`` gives it."""
+    if isinstance(parameters, Mapping):
+        return {name: python_value(value) for name, value in parameters.items()}
+    is_list = isinstance(parameters, Sequence) and not isinstance(parameters, str)
+    return list(map(python_value, parameters)) if is_list else parameters  # type: ignore[arg-type]
+
+
 def literal(value: Any) -> str:
     """A value of Python as a literal of DuckDB's SQL. Raises InputError for other types."""
-    if hasattr(value, "as_py"):
-        value = value.as_py()
-    elif isinstance(value, np.generic):
+    value = python_value(value)
+    if isinstance(value, (np.datetime64, np.timedelta64)):
         item = value.item()  # of nanoseconds, an int
-        value = from_numpy(value) if isinstance(value, (np.datetime64, np.timedelta64)) and type(item) is int else item
+        value = from_numpy(value) if type(item) is int else item
     if isinstance(value, (datetime, np.datetime64, np.timedelta64)) and value != value:  # NaT
         value = None
     if getattr(value, "nanosecond", 0):

@@ -13,9 +13,9 @@ from dolmen.base import arguments
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, short_repr
 from dolmen.rows.scan.engines.expressions import Literals
-from dolmen.rows.scan.engines.sql import NO_TABLES, Parameters, SqlResult, TableSource, lists_tables, run_sql
+from dolmen.rows.scan.engines.sql import NO_TABLES, KeptRows, Parameters, SqlResult, TableSource, lists_tables, run_sql
 from dolmen.sql.shown import Shown
-from dolmen.transactions.inspection import deletes_of, files_of, tags_of, versions_of
+from dolmen.transactions.inspection import deletes_of, files_of, partitions_of, tags_of, versions_of
 from dolmen.transactions.snapshot import Snapshot, pin, read_changes
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable, pin_table
@@ -84,10 +84,13 @@ class Queries:
         match shown.what:
             case "dolmen_files":
                 return files_of(self.context, manifest, name)
+            case "dolmen_partitions":
+                return partitions_of(self.context, manifest, name)
             case "dolmen_deletes":
                 return deletes_of(self.context, manifest, name)
         until = values[2] if len(values) > 2 else (manifest.version if isinstance(source, Snapshot) else None)
-        return read_changes(self.context, name, values[1], until, None, None, None, net=False).read_all()
+        changes = read_changes(self.context, name, values[1], until, None, None, None, net=False)
+        return KeptRows(changes.schema, changes).to_table()
 
     def scalars(self, texts: Sequence[str]) -> list[Any]:
         """The values of expressions without a table. Raises InputError."""

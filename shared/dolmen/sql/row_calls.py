@@ -1,7 +1,7 @@
 """INSERT, DELETE, UPDATE and MERGE as calls of a table's methods, in a transaction.
 
-A DELETE or UPDATE that needs no row but the one that it changes is ``delete`` or ``update``. For any other one, with
-USING, FROM, a subquery or RETURNING, a query finds the rows with their positions in files. They are hidden, and those
+A DELETE or UPDATE that looks only at the row it changes calls ``delete`` or ``update``. For any other one, with USING,
+FROM, a subquery or RETURNING, a query finds the rows with their positions in files. They are hidden, and those
 of an UPDATE are written again with their new values. Queries read the tables as the transaction sees them, and what
 they read must still hold at the commit.
 """
@@ -27,11 +27,11 @@ from dolmen.predicate.text import plain_text, quote_name
 from dolmen.rows.scan.conditions import read_condition
 from dolmen.rows.scan.engines.dataframes import RowSource
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, literals_of_query
-from dolmen.rows.scan.engines.sql import SqlResult
+from dolmen.rows.scan.engines.sql import KeptRows, SqlResult
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.scan.scan import Scan, rows_with_positions
 from dolmen.rows.write.casts import FindCast, lossless_cast
-from dolmen.rows.write.conform import conform
+from dolmen.rows.write.conform import conform, conform_batch, plan_conform
 from dolmen.sql.parameters import quote_text
 from dolmen.sql.queries import Queries
 from dolmen.sql.statements import (
@@ -44,16 +44,18 @@ from dolmen.sql.statements import (
     OnConflict,
     UpdateStatement,
 )
-from dolmen.sql.tokens import DUCKDB, replace_spans, requalify, tokenize
-from dolmen.transactions.merge.clauses import Delete, Expression, Insert, Update, casts_of, check_updatable
+from dolmen.sql.tokens import DUCKDB, SqlReader, replace_spans, requalify, tokenize
+from dolmen.transactions.merge.clauses import Clauses, Delete, Expression, Insert, Update, casts_of, check_updatable
+from dolmen.transactions.merge.merge import ACTION, merge_rows
+from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.row_statements import HiddenRows, TableChange
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 FILE, ROW, VALUE = "__dolmen_file", "__dolmen_row", "__dolmen_value_"
 """Columns of queries that find rows with their positions."""
-ROWS = "dolmen_rows"
-"""The relation of the rows that a statement has changed, or will change."""
+ROWS = "dolmen_rows"  # the relation of the rows that a statement has changed, or will change
+_MOST_VALUES = 1_000  # values of VALUES that one query computes
 _UNKNOWN = Literals(only_literals=False, only_literal_texts=False, has_null=True)
 
 
@@ -77,8 +79,7 @@ class RowCall:
             case UpdateStatement() as statement:
                 return self._update(statement)
             case MergeStatement() as statement:
-                self._merge(statement)
-        return None
+                return self._merge(statement)
 
     @cached_property
     def table(self) -> TransactionTable:
@@ -100,7 +101,14 @@ class RowCall:
             known = [field for field in fields if not field.write_function] or fields
             fields = [schema.field(name) for name in statement.columns] or known[:1]
         query = _with_defaults(statement.query or "VALUES (DEFAULT)", fields, schema)
-        result = self.queries.run(f"{self.ctes}\n{query}")
+        lists = [] if statement.by_name else _lists(query)
+        try:
+            result = self.queries.run(f"{self.ctes}\n{query}")
+            found = result.to_arrow().to_reader() if lists else result.stream()
+        except InputError:
+            if {len(each) for each in lists} != {len(fields)}:
+                raise
+            return self._add(statement, self._rows_of_lists(lists, fields))
         if statement.by_name:
             fields = [schema.field(name) for name in result.columns]
         if len(fields) != len(result.columns):
@@ -110,24 +118,43 @@ class RowCall:
             )
         literals = self.queries.literals.get(query) or literals_of_query(query) or []
         find_casts = {field.name: casts_of(each) for field, each in zip(fields, literals, strict=False)}
-        rows = fitted_rows(result, [field.name for field in fields], schema, find_casts)
+        return self._add(statement, fitted_rows(found, [field.name for field in fields], schema, find_casts))
+
+    def _rows_of_lists(self, lists: Sequence[Sequence[str]], fields: Sequence[Field]) -> pa.RecordBatchReader:
+        """The rows of VALUES whose columns have no type in common: each value becomes one of its column by itself."""
+        schema, names = self.row_schema, [field.name for field in fields]
+        width, batches = len(names), list[pa.RecordBatch]()
+        for start in range(0, len(lists), step := max(1, _MOST_VALUES // width)):
+            texts = [text for texts in lists[start : start + step] for text in texts]
+            query = "SELECT " + ", ".join(f"(\n{text}\n) AS v{index}" for index, text in enumerate(texts))
+            values = self.queries.run(f"{self.ctes}\n{query}").to_arrow().combine_chunks().to_batches()[0]
+            found = literals_of_query(query) or [_UNKNOWN] * len(texts)
+            for first in range(0, len(texts), width):
+                casts = {name: casts_of(each) for name, each in zip(names, found[first:], strict=False)}
+                batch = pa.RecordBatch.from_arrays(values.columns[first : first + width], names=names)
+                plan = plan_conform(batch.schema, schema, lossless_cast, find_casts=casts)
+                batches.append(conform_batch(batch, plan, first_row=start + first // width + 1))
+        return pa.RecordBatchReader.from_batches(schema.arrow, batches)
+
+    def _add(self, statement: InsertStatement, rows: Any) -> pa.Table | None:
+        schema = self.row_schema
+        if statement.conflict is not None and not statement.conflict.replaces_rows:
+            return self._insert_or_update(rows, statement.conflict, statement.returning)
         returned = None
         if statement.returning is not None:
-            if statement.conflict is not None and not statement.conflict.replaces_rows:
-                raise InputError(
-                    "RETURNING does not go with ON CONFLICT: read the rows by their keys, in the same text"
-                )
-            rows = pa.Table.from_batches(rows, schema.arrow)
+            rows = KeptRows(schema.arrow, rows).to_table()
             returned = self._returned(rows, statement.returning)
-        self._write(rows, statement.conflict)
+        if statement.conflict is not None:
+            self._check_conflict(statement.conflict)
+            self.table.upsert(rows, request=self.request)
+        else:
+            write = self.table.insert if self.table.primary_key else self.table.append
+            write(rows, request=self.request)
         return returned
 
-    def _write(self, rows: Any, conflict: OnConflict | None) -> None:
+    def _check_conflict(self, conflict: OnConflict) -> list[str]:
+        """The primary key. Raises InputError if the clause names other columns."""
         table, key = self.table, list(self.table.primary_key)
-        if conflict is None:
-            write = table.insert if key else table.append
-            write(rows, request=self.request)
-            return
         named = key if conflict.columns is None else [self.entry.schema.field(name).name for name in conflict.columns]
         if not key or sorted(named) != sorted(key):
             columns = ", ".join(key) or "none"
@@ -135,23 +162,24 @@ class RowCall:
                 f"ON CONFLICT goes by the primary key of {table.name!r} (columns: {columns}): for other columns, use "
                 "merge(on=...)"
             )
-        if conflict.replaces_rows:
-            table.upsert(rows, request=self.request)
-            return
+        return key
+
+    def _insert_or_update(self, rows: Any, conflict: OnConflict, returning: str | None) -> pa.Table | None:
+        key = self._check_conflict(conflict)
         matched: Any = None  # DO NOTHING
         if conflict.values:
             names = self._sides("excluded", [field.name for field in self.entry.schema.fields])
-            values = self._named_values(conflict.values, names)
+            values = self._named_values(conflict.values, names, strict=True)
             others = {field.name for field in self.entry.schema.fields} - set(key)
             is_whole = values.keys() == others and all(
                 _is_column(text, "source", name) for name, text in values.items()
             )
-            when = None if conflict.when is None else requalify(conflict.when, names)
+            when = None if conflict.when is None else requalify(conflict.when, names, strict=True)
             matched = Update(None if is_whole else values, when)
-        table.merge(rows, key, matched, "insert", request=self.request)
+        return self._merge_rows(rows, key, (matched, "insert", None), returning)
 
     def _delete(self, statement: DeleteStatement) -> pa.Table | None:
-        if self._is_plain(statement.where, statement.using or statement.returning):
+        if self._needs_only_own_row(statement.where, statement.using or statement.returning):
             where = requalify(statement.where or "TRUE", self._own_names)
             self.table.delete(where, request=self.request)
             return None
@@ -162,9 +190,11 @@ class RowCall:
 
     def _update(self, statement: UpdateStatement) -> pa.Table | None:
         values = self._named_values(statement.values, self._own_names)
-        is_plain = self._is_plain(statement.where, statement.using or statement.returning)
-        if is_plain and self._need_no_other_row(values):
+        needs_only_own_row = self._needs_only_own_row(statement.where, statement.using or statement.returning)
+        if needs_only_own_row and self._need_no_other_row(values):
             new = {name: Expression(text) for name, text in values.items()}
+            for _, text in statement.values:
+                requalify(text, self._own_names, strict=True)
             where = requalify(statement.where or "TRUE", self._own_names)
             self.table.update(new, where, request=self.request)
             return None
@@ -179,7 +209,20 @@ class RowCall:
         names = [*kept, *texts]
         return self._replace(found, names, find_casts, statement.returning, keep=True)
 
-    def _merge(self, statement: MergeStatement) -> None:
+    def _merge_rows(self, source: Any, on: list[str], clauses: Sequence[Any], returning: str | None) -> pa.Table | None:
+        """``Table.merge``, whose changed rows RETURNING shows."""
+        if returning is None:
+            self.table.merge(source, on, *clauses, request=self.request)
+            return None
+        unit, schema = unit_of(self.transaction), self.entry.schema
+        unit.operations.append("merge")
+        changed = KeptRows(pa.schema([(ACTION, pa.string()), *schema.arrow]))
+        with unit.savepoint():
+            change = TableChange(unit, self.table.name, self.request, self.entry)
+            merge_rows(change, SourceRows.of(source, schema), on, Clauses.of(*clauses), changed=changed)
+        return self._returned(changed.to_table(), returning)
+
+    def _merge(self, statement: MergeStatement) -> pa.Table | None:
         alias = statement.source_alias or "source"
         source = f"{statement.source} AS {quote_name(alias)}"
         if statement.source_columns:
@@ -199,16 +242,23 @@ class RowCall:
             [self._clause(clause, sides) for clause in _reachable(statement.clauses, kind)] or None
             for kind in ("matched", "not matched", "not matched by source")
         )
-        if not (matched or not_matched or by_source):
-            return
-        self.table.merge(rows.stream(), list(pairs), matched, not_matched, by_source, request=self.request)
+        clauses = (matched, not_matched, by_source)
+        if not any(clauses):
+            empty = pa.schema([(ACTION, pa.string()), *self.entry.schema.arrow]).empty_table()
+            return None if statement.returning is None else self._returned(empty, statement.returning)
+        return self._merge_rows(rows.stream(), list(pairs), clauses, statement.returning)
 
     def _clause(self, clause: MergeClause, sides: Mapping[str, str]) -> Any:
-        when = None if clause.when is None else requalify(clause.when, sides)
+        when = None if clause.when is None else requalify(clause.when, sides, strict=True)
         if clause.action == "delete":
             return Delete(when)
-        values = None if clause.values is None else self._named_values(clause.values, sides)
-        return (Insert if clause.action == "insert" else Update)(values, when)
+        values, schema = clause.values, self.entry.schema
+        if values is not None and not values[0][0]:
+            if len(values) != len(schema.fields):
+                raise InputError(f"there are {len(values)} values for {len(schema.fields)} columns: name the columns")
+            values = tuple((field.name, text) for field, (_, text) in zip(schema.fields, values, strict=True))
+        named = None if values is None else self._named_values(values, sides, strict=True)
+        return (Insert if clause.action == "insert" else Update)(named, when)
 
     def _equal_columns(self, statement: MergeStatement, alias: str, source: Sequence[str]) -> dict[str, str]:
         """The columns of the source by those of the table that they equal. Raises InputError for other conditions."""
@@ -243,13 +293,16 @@ class RowCall:
             return None
         return ("source", column) if column else ("target", name[0])
 
-    def _is_plain(self, where: str | None, other_clause: str | None) -> bool:
-        """Whether nothing is needed but the row that a condition is for, and no rows are returned."""
-        if self.ctes or other_clause is not None:
+    def _needs_only_own_row(self, where: str | None, further_clause: str | None) -> bool:
+        """Whether a statement needs that row alone for each row: no other table, no subquery; it returns no rows."""
+        if self.ctes or further_clause is not None:
             return False
         try:
             read_condition(requalify(where or "TRUE", self._own_names), self.entry.schema, now_us=0)
         except InputError:
+            if self._need_no_other_row({"": where or "TRUE"}):
+                requalify(where or "TRUE", self._own_names, strict=True)
+                raise  # it names no column, for one, or is no Boolean
             return False
         return True
 
@@ -266,15 +319,19 @@ class RowCall:
             return evaluator.literals(text, {"target": self.entry.schema.arrow})
         return _UNKNOWN  # it has a subquery, whose literals have types of their own
 
-    def _named_values(self, values: Iterable[tuple[str, str]], names: Mapping[str, str]) -> dict[str, str]:
-        """New values by the table's names of columns; ``names`` as for ``requalify``."""
+    def _named_values(
+        self, values: Iterable[tuple[str, str]], names: Mapping[str, str], *, strict: bool = False
+    ) -> dict[str, str]:
+        """New values by the table's names of columns; ``names`` and ``strict`` as for ``requalify``."""
         found: dict[str, str] = {}
         for name, text in values:
             field = self.entry.schema.field(name)
             if field.name in found:
                 raise InputError(f"the statement sets column {field.name!r} twice")
             is_default = text.upper() == DEFAULT
-            found[field.name] = default_sql(field, self.row_schema) if is_default else requalify(text, names)
+            found[field.name] = (
+                default_sql(field, self.row_schema) if is_default else requalify(text, names, strict=strict)
+            )
         return found
 
     @cached_property
@@ -339,8 +396,8 @@ class RowCall:
                 rows = (batch for batch in batches if batch.num_columns)
             returned = None
             if returning is not None:
-                rows = list(rows)
-                returned = self._returned(pa.Table.from_batches(rows, schema.arrow), returning)
+                kept = KeptRows(schema.arrow, rows).to_table()
+                rows, returned = kept.to_batches(), self._returned(kept, returning)
             if not keep:
                 for _ in rows:
                     pass
@@ -348,8 +405,17 @@ class RowCall:
         return returned
 
     def _returned(self, rows: pa.Table, returning: str) -> pa.Table:
-        alias = quote_name(self.statement.target.alias)
-        return self.queries.run(f"SELECT {returning}\nFROM {ROWS} AS {alias}", relations={ROWS: rows}).to_arrow()
+        """The result of RETURNING. After a MERGE it may name ``merge_action``, which is not in ``*``."""
+        alias, names = quote_name(self.statement.target.alias), [field.name for field in self.entry.schema.fields]
+        query = f"SELECT {returning}\nFROM {ROWS} AS {alias}"
+        if isinstance(self.statement, MergeStatement) and "merge_action" in returning.lower():
+            columns = ", ".join(f"changed.{quote_name(name)}" for name in names)
+            query = f"LATERAL (SELECT {returning}\nFROM (SELECT {columns}) AS {alias}) AS returned"
+            query = f"FROM {ROWS} AS changed, LATERAL (SELECT {ACTION} AS merge_action) AS merged, {query}"
+            query = f"SELECT returned.* {query}"
+        else:
+            rows = rows.select(names)
+        return self.queries.run(query, relations={ROWS: rows}).keep()
 
 
 class _PositionedRows:
@@ -411,10 +477,9 @@ class _PositionedScan:
 
 
 def fitted_rows(
-    result: SqlResult, names: Sequence[str], schema: Schema, find_casts: Mapping[str, FindCast]
+    rows: pa.RecordBatchReader, names: Sequence[str], schema: Schema, find_casts: Mapping[str, FindCast]
 ) -> pa.RecordBatchReader:
     """The rows of a query as rows of a table: the query's first column is for ``names[0]``, and so on."""
-    rows = result.stream()
     source = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
     batches = (pa.RecordBatch.from_arrays(batch.columns, schema=source) for batch in rows)
     fitted = conform(pa.RecordBatchReader.from_batches(source, batches), schema, lossless_cast, find_casts=find_casts)
@@ -468,3 +533,12 @@ def _reachable(clauses: Sequence[MergeClause], kind: str) -> list[MergeClause]:
                 )
             return found[:index]
     return found
+
+
+def _lists(query: str) -> list[list[str]]:
+    """The texts of the values of VALUES, by row; none for another query."""
+    reader, found = SqlReader(query, tokenize(query, DUCKDB), DUCKDB), list[list[str]]()
+    if reader.take("VALUES"):
+        while not found or reader.take(","):
+            found.append(reader.items(lambda inner: inner.until(",")))
+    return found if reader.is_done else []

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dolmen.errors import InputError
 from dolmen.predicate.text import quote_name
 from dolmen.sql.tokens import DUCKDB, SqlReader, replace_spans, tokenize
 
 FUNCTIONS: Mapping[str, tuple[int, int]] = {
-    "dolmen_files": (1, 1), "dolmen_deletes": (1, 1), "dolmen_changes": (2, 3), "dolmen_versions": (0, 0),
-    "dolmen_tags": (0, 0),
+    "dolmen_files": (1, 1), "dolmen_partitions": (1, 1), "dolmen_deletes": (1, 1), "dolmen_changes": (2, 3),
+    "dolmen_versions": (0, 0), "dolmen_tags": (0, 0),
 }  # fmt: skip
 """The least and the greatest number of arguments, by function."""
-VIEW = "dolmen_view_"
-"""Begins the names of relations."""
+VIEW = "dolmen_view_"  # begins the names of relations
 _MAY_SHOW = re.compile(r"\bat\b|\bdolmen_", re.IGNORECASE)
 _WAYS = ("VERSION", "TIMESTAMP", "TAG")
 _NO_ALIAS = {
@@ -28,9 +28,10 @@ _NO_ALIAS = {
     "TABLESAMPLE", "UNION", "USING", "WHEN", "WHERE", "WINDOW",
 }  # fmt: skip
 
+_DESCRIBING = ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE")  # words before a relation that takes no alias
 
-@dataclass(frozen=True)
-class Shown:
+
+class Shown(Struct, frozen=True):
     """A relation: a table (``name``) in a version that ``what`` (VERSION, ...) names, or the result of a function."""
 
     what: str
@@ -54,6 +55,7 @@ def replace_shown(sql: str) -> tuple[str, dict[str, Shown]]:
         shown[view] = found
         following = reader.peek()
         has_alias = following is not None and following.name is not None and following.upper not in _NO_ALIAS
+        has_alias = has_alias or before.upper() in _DESCRIBING
         alias = "" if has_alias else f" AS {quote_name(found.name or found.what)}"
         spans.append((token.start, token.start + len(reader.since(token)), f"{view}{alias}"))
         before = ""

@@ -6,31 +6,36 @@ DuckDB or Spark evaluates the pieces. ``dolmen.sql.catalog_statements`` reads th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from dolmen.errors import InputError, short_repr
 from dolmen.sql.tokens import DUCKDB, SPARK, Lexer, SqlReader, tokenize
 
 _CHANGES = ("INSERT", "DELETE", "UPDATE", "MERGE")
 _QUERIES = {"SELECT", "VALUES", "FROM", "TABLE", "WITH", "("}
+_ELSEWHERE = {
+    "OPTIMIZE": "dolmen.spark.compact(spark, db) merges small files, and so does table.compact()",
+    "VACUUM": "dolmen.spark.gc(spark, db) deletes what no version needs, and so does db.gc()",
+    "RESTORE": "table.restore(17) brings back the rows of a version",
+    "CALL": "there are methods in place of procedures: dolmen.spark.compact and gc, table.restore, db.tag",
+}
+"""What to call in place of statements of other table formats, by their first words."""
 _AFTER_TARGET = {"SET", "WHERE", "USING", "RETURNING"}
 _UNQUALIFIED = "name the table as its view is called, without a catalog or a database"
 _WHOLE_COLUMN = "a column is set as a whole: give all fields of a struct"
-DEFAULT = "DEFAULT"
-"""The text of a value that is the column's default."""
+DEFAULT = "DEFAULT"  # the text of a value that is the column's default
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True):
     """The table that a statement changes, by its name and by the alias in expressions, which may be the name."""
 
     name: str
     alias: str
 
 
-@dataclass(frozen=True)
-class OnConflict:
+class OnConflict(Struct, frozen=True):
     """ON CONFLICT of an INSERT, by the key's ``columns`` if it names them.
 
     ``values``: the new values of DO UPDATE SET; None for DO NOTHING, and empty for INSERT OR REPLACE.
@@ -46,8 +51,7 @@ class OnConflict:
         return self.values == ()
 
 
-@dataclass(frozen=True)
-class InsertStatement:
+class InsertStatement(Struct, frozen=True):
     """INSERT, of all columns in order if ``columns`` is None, by their names, or in place of all other rows."""
 
     target: Target
@@ -59,8 +63,7 @@ class InsertStatement:
     returning: str | None = None
 
 
-@dataclass(frozen=True)
-class DeleteStatement:
+class DeleteStatement(Struct, frozen=True):
     """DELETE; ``where`` is None for all rows."""
 
     target: Target
@@ -69,8 +72,7 @@ class DeleteStatement:
     returning: str | None = None
 
 
-@dataclass(frozen=True)
-class UpdateStatement:
+class UpdateStatement(Struct, frozen=True):
     """UPDATE: new values by column; ``where`` is None for all rows."""
 
     target: Target
@@ -80,11 +82,11 @@ class UpdateStatement:
     returning: str | None = None
 
 
-@dataclass(frozen=True)
-class MergeClause:
+class MergeClause(Struct, frozen=True):
     """A WHEN of a MERGE: "matched", "not matched" or "not matched by source"; and "delete", "update" or "insert".
 
-    ``values`` are expressions by column; None = all columns of the source (``*``). DuckDB's MERGE also does "nothing".
+    ``values`` are expressions by column; None = all columns of the source (``*``). Without names ("") they are for all
+    columns of the table, in order. DuckDB's MERGE also does "nothing".
     """
 
     kind: str
@@ -93,8 +95,7 @@ class MergeClause:
     values: tuple[tuple[str, str], ...] | None
 
 
-@dataclass(frozen=True)
-class MergeStatement:
+class MergeStatement(Struct, frozen=True):
     """MERGE: the source is a name or a query in parentheses; its alias is its name in expressions, if there is one.
 
     ``using`` are names of columns of both, in place of a condition ``on``; ``source_columns`` rename the source's.
@@ -107,13 +108,13 @@ class MergeStatement:
     clauses: tuple[MergeClause, ...]
     using: tuple[str, ...] = ()
     source_columns: tuple[str, ...] = ()
+    returning: str | None = None
 
 
 ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStatement | MergeStatement
 
 
-@dataclass(frozen=True)
-class SqlStatement:
+class SqlStatement(Struct, frozen=True):
     """A statement that changes a table, and the text of the WITH before it; "" if there is none."""
 
     ctes: str
@@ -178,6 +179,8 @@ def _begin(sql: str) -> tuple[SqlReader, str, str]:
             if "${" in sql:
                 raise InputError("Spark would put a variable in the place of ${: give values as parameters, :name")
             return reader, ctes, kind
+    if advice := _ELSEWHERE.get(reader.word()):
+        raise InputError(f"{short_repr(reader.rest())}: {advice}")
     if reader.word() not in _QUERIES:
         raise InputError(
             f"{short_repr(reader.rest())}: SELECT, INSERT, UPDATE, DELETE and MERGE are understood here; give Spark's "
@@ -393,7 +396,7 @@ def _merge(reader: SqlReader) -> MergeStatement:
         clauses.append(_clause(reader, target))
     if not clauses:
         raise reader.error("WHEN is expected")
-    return MergeStatement(target, source, alias, on, tuple(clauses), using, source_columns)
+    return MergeStatement(target, source, alias, on, tuple(clauses), using, source_columns, _returning(reader))
 
 
 def _clause(reader: SqlReader, target: Target) -> MergeClause:
@@ -411,7 +414,9 @@ def _clause(reader: SqlReader, target: Target) -> MergeClause:
         by_name = is_duckdb and _takes_names(reader)
         if reader.take("*") or by_name or (is_duckdb and reader.word() in ("", "WHEN", "RETURNING")):
             return MergeClause(kind, "insert", when, None)
-        names = reader.items(SqlReader.name)
+        names = None if is_duckdb and reader.take("VALUES") else reader.items(SqlReader.name)
+        if names is None:
+            return MergeClause(kind, "insert", when, tuple(("", value) for value in reader.items(_value)))
         reader.expect("VALUES")
         values = reader.items(_value)
         if len(names) != len(values):

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.commit.change import NO_NOTE, Note
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, LimitError, short_repr
 from dolmen.rows.scan.engines.dataframes import optional
-from dolmen.rows.scan.engines.sql import Parameters, SqlResult, kinds_of
+from dolmen.rows.scan.engines.sql import AllowedFiles, Parameters, SqlResult, kinds_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
 from dolmen.sql.literal_rows import LiteralRows, begins_with_values, replace_rows
-from dolmen.sql.parameters import with_literals
+from dolmen.sql.parameters import python_values, with_literals
 from dolmen.sql.queries import Queries
 from dolmen.sql.row_calls import RowCall
 from dolmen.sql.shown import Shown, replace_shown
@@ -27,8 +30,8 @@ from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
-MAX_TEXT = 4_000_000
-"""Characters of a text."""
+Files: TypeAlias = Mapping[str, Mapping[str, str] | None]
+MAX_TEXT = 4_000_000  # characters of a text
 _KINDS = {"INSERT": "INSERT", "DELETE": "DELETE", "UPDATE": "UPDATE", "MERGE": "MERGE_INTO"}
 """The first words of statements that change rows, with DuckDB's kinds of them."""
 _WRITING = (*_KINDS, *CATALOG_WORDS, "COPY")
@@ -37,14 +40,13 @@ _BEGIN, _COMMIT = ("BEGIN", "START"), ("COMMIT", "END")
 _REFUSED = ("ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE")
 
 
-@dataclass(frozen=True)
-class _ParsedStatement:
-    """A statement of a text: a query if ``kind`` is empty; ``does`` what it does if it changes rows."""
+class _ParsedStatement(Struct, frozen=True):
+    """A statement of a text: a query if ``kind`` is empty; ``change`` is what it does to rows, if anything."""
 
     kind: str
     text: str
     ctes: str = ""
-    does: ChangingStatement | None = None
+    change: ChangingStatement | None = None
 
     @classmethod
     def of(cls, reader: SqlReader) -> _ParsedStatement:
@@ -63,8 +65,8 @@ class _ParsedStatement:
 class SqlText:
     """A text of statements, with the relations that it names (``replace_shown``).
 
-    ``parameters`` are those that are not in the statements as literals: of one query without such relations. ``lists``
-    are the literals that relations hold (``replace_rows``).
+    ``parameters`` are those of a single query without such relations; in other texts they are literals. ``lists`` are
+    the literals that relations hold (``replace_rows``).
     """
 
     text: str
@@ -90,7 +92,7 @@ class SqlText:
         is_query = not statements or (len(statements) == 1 and not _kind(statements[0]))
         shows = bool(replace_shown(text)[1])
         if is_query and not shows:
-            return cls(text, [_ParsedStatement("", text)], {}, parameters)
+            return cls(text, [_ParsedStatement("", text)], {}, python_values(parameters))
         written, shown = replace_shown(with_literals(text, parameters))
         if written != text:
             statements = split(written, DUCKDB)
@@ -109,31 +111,28 @@ class SqlText:
         """The number of statements that change something."""
         return sum(bool(statement.kind) for statement in self.statements)
 
-    def run(
-        self, transaction: Transaction, queries: Queries, request: str | None, files: Sequence[str]
-    ) -> pa.Table | None:
+    def run(self, transaction: Transaction, queries: Queries, request: str | None, files: Files) -> pa.Table | None:
         """Makes the calls in a transaction; returns the rows of the last statement, if it has some."""
         rows = None
         for statement in self.statements:
             if not statement.kind:
                 result = queries.run(statement.text)
-                rows = result.to_arrow() if statement is self.statements[-1] else None
+                rows = result.keep() if statement is self.statements[-1] else None
                 continue
-            if statement.does is not None:
-                rows = RowCall(transaction, queries, statement.ctes, request, statement.does).run()
+            if statement.change is not None:
+                rows = RowCall(transaction, queries, statement.ctes, request, statement.change).run()
             else:
                 [reader] = split(statement.text, DUCKDB)
                 if reader.take("COPY"):
                     copy = optional("dolmen.ingest.copy_statement", "dolmen")
-                    rows = copy.run_copy(transaction, queries, reader, files, request)
+                    rows = copy.run_copy(transaction, queries, reader, files, request, is_alone=self.changes == 1)
+                    if rows is not None and request is not None:
+                        raise InputError(
+                            "COPY ... TO doesn't go with request=: a request that was applied before writes no file"
+                        )
                 else:
                     CatalogCall(transaction, queries, request).run(reader)
                     rows = None
-            if rows is not None and request is not None:
-                raise InputError(
-                    "RETURNING and COPY ... TO don't go with request=: a request that was applied before changes "
-                    "nothing, and has no rows to return"
-                )
         return rows
 
 
@@ -143,12 +142,16 @@ def run_on_database(
     parameters: Parameters,
     request: str | None,
     note: Note,
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    files: AllowedFiles = None,
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
     read = SqlText.of(text, parameters, in_transaction=False)
     try:
-        allowed = [os.fspath(path) for path in ([files] if isinstance(files, (str, os.PathLike)) else files or ())]
+        if isinstance(files, Mapping):
+            allowed: Files = files
+        else:
+            paths = [files] if isinstance(files, (str, os.PathLike)) else files or ()
+            allowed = {os.fspath(path): None for path in paths}
     except TypeError:
         raise InputError(f"files={short_repr(files)}: give paths of files and directories") from None
     if not read.changes:
@@ -163,7 +166,7 @@ def run_on_database(
         return rows
 
     rows, commit = replay(context, apply, note=note)
-    if rows is None:
+    if rows is None or (request is not None and request in commit.already):  # somebody has just applied it
         return commit
     result = SqlResult.of_rows(rows)
     result.commit = commit
@@ -202,7 +205,7 @@ def _apply(
     transaction: Transaction,
     request: str | None,
     parameters: Parameters,
-    files: Sequence[str] = (),
+    files: Files = MappingProxyType({}),
     relations: Mapping[str, pa.Table] | None = None,
 ) -> pa.Table | None:
     if request is not None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from dolmen.errors import InputError, short_repr
 
@@ -18,8 +19,7 @@ _SPACE = r"(?P<space> [ \t\r\n\f\u000b\u00a0\u1680\u2000-\u200a\u2028\u2029\u202
 _SIGN = r"(?P<sign> <=> | <> | != | <= | >= | == | :: | => | ->>? | \|\|? | \|> | . )"
 
 
-@dataclass(frozen=True)
-class Lexer:
+class Lexer(Struct, frozen=True):
     """Cuts an engine's SQL into tokens; ``quotes`` are those that may be left open, ``quote`` is the one of names."""
 
     pattern: re.Pattern[str]
@@ -65,18 +65,13 @@ _OPEN, _CLOSED = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
 class Token(NamedTuple):
-    """A token.
+    """A token."""
 
-    Args:
-        kind: "word", "quoted" (a name in quotes), "text" (a literal in quotes), "number", "parameter" or "sign".
-        depth: the number of parentheses and brackets that are open around it.
-    """
-
-    kind: str
+    kind: str  # "word", "quoted" (a name in quotes), "text" (a literal in quotes), "number", "parameter" or "sign"
     text: str
     start: int
     end: int
-    depth: int
+    depth: int  # the number of parentheses and brackets that are open around it
 
     @property
     def upper(self) -> str:
@@ -136,15 +131,27 @@ def replace_spans(sql: str, spans: Iterable[tuple[int, int, str]]) -> str:
     return "".join([*parts, sql[end:]])
 
 
-def requalify(text: str, names: Mapping[str, str]) -> str:
-    """An expression of DuckDB's with other texts in place of ``table.column``, whose case does not matter."""
+def requalify(text: str, names: Mapping[str, str], *, strict: bool = False) -> str:
+    """An expression of DuckDB's with other texts in place of ``table.column``, whose case does not matter.
+
+    With ``strict``, raises InputError for other columns of these tables.
+    """
     by_name = {name.lower(): new for name, new in names.items()}
+    tables = {name.partition(".")[0] for name in by_name}
     tokens, spans = tokenize(text, DUCKDB), []
-    for before, token, point, column in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
-        if token.name is None or column.name is None or point.text != "." or (before and before.text == "."):
+    for index, (token, point, column) in enumerate(zip(tokens, tokens[1:], tokens[2:], strict=False)):
+        before = "".join(each.text for each in tokens[max(index - 2, 0) : index]).lower()
+        in_main = before == "main."
+        if token.name is None or column.name is None or point.text != "." or (before[-1:] == "." and not in_main):
             continue
-        if (new := by_name.get(f"{token.name}.{column.name}".lower())) is not None:
-            spans.append((token.start, column.end, new))
+        table = token.name.lower()
+        if (new := by_name.get(f"{table}.{column.name.lower()}")) is not None:
+            spans.append((tokens[index - 2 * in_main].start, column.end, new))
+        elif strict and table in tables and f"{table}.{table}" not in by_name:
+            own = ", ".join(name.partition(".")[2] for name in names if name.lower().startswith(f"{table}."))
+            raise InputError(
+                f"{token.text}.{column.text}: {token.name} has no column {column.name!r}; there are: {own}"
+            )
     return replace_spans(text, spans)
 
 

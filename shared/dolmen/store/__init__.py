@@ -62,14 +62,30 @@ def open_store(
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
 
 
-def object_opener(url: str, storage_options: Mapping[str, str] | None = None) -> Callable[[], BinaryIO] | None:
-    """A function that opens the object at ``scheme://bucket/key``; None for a URL without a bucket.
+def store_of_object(
+    url: str, storage_options: Mapping[str, str] | None = None, near: ObjectStore | None = None
+) -> tuple[ObjectStore, str] | None:
+    """The store of the object at ``scheme://bucket/key``, and its key there; None for a URL without a bucket.
+
+    ``near``: a store; one of the same scheme is reached over its connection, unless there are options.
 
     Raises InputError: the URL names a bucket, but no object in it; or an option is wrong.
     """
     if (parts := split_object_url(url)) is None:
         return None
-    store, key = open_store(parts[0], storage_options=storage_options), parts[1]
+    bucket, key = parts
+    if near is not None and storage_options is None and scheme_of(near.url) is scheme_of(url):
+        return near.sibling(bucket.partition("://")[2]), key
+    return open_store(bucket, storage_options=storage_options), key
+
+
+def object_opener(
+    url: str, storage_options: Mapping[str, str] | None = None, near: ObjectStore | None = None
+) -> Callable[[], BinaryIO] | None:
+    """A function that opens an object; None for a URL without a bucket. See ``store_of_object``."""
+    if (found := store_of_object(url, storage_options, near)) is None:
+        return None
+    store, key = found
 
     def open_object() -> BinaryIO:
         try:

@@ -7,10 +7,12 @@ Spark reaches it, and whether it may keep older versions of objects. ``dolmen.st
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from dolmen.base.runtime import Instant, Runtime, attempts
 from dolmen.base.units import MIB, SECOND_US
@@ -18,20 +20,19 @@ from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError, Stor
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-ByteRange: TypeAlias = tuple[int, int]
-"""The first byte, and the end, which is exclusive."""
+Identity: TypeAlias = tuple[Hashable, ...]  # see ``ObjectStore.identity``
+
+ByteRange: TypeAlias = tuple[int, int]  # the first byte, and the end, which is exclusive
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(Struct, frozen=True):
     """An object's bytes (or a range of them) and the ETag of the whole."""
 
     body: bytes
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(Struct, frozen=True):
     """The attributes of an object, from a listing or a HEAD. ``last_modified_us`` is by the server's clock."""
 
     key: str
@@ -40,23 +41,20 @@ class ObjectInfo:
     last_modified_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """The conditional put landed: this body is the object's content now."""
 
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class PreconditionFailed:
+class PreconditionFailed(Struct, frozen=True):
     """The conditional put was refused by its condition: THIS request changed nothing.
 
     An earlier request for the same key may have landed, and be the reason for the refusal.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """There was no conclusive response: the put may have landed, may land later, or never."""
 
     reason: str
@@ -65,29 +63,22 @@ class Unknown:
 PutOutcome: TypeAlias = Stored | PreconditionFailed | Unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(Struct, frozen=True):
     """One key's outcome of a delete; ``error`` is None when the object is deleted (or never existed)."""
 
     key: str
     error: str | None = None
 
 
-_LONGEST_SECONDS = 30.0
-"""The most uncertainty of the server's time that a slow response adds."""
+_LONGEST_SECONDS = 30.0  # the most uncertainty of the server's time that a slow response adds
 
 
 class DatedResponse(NamedTuple):
-    """The server's time according to one response.
-
-    Args:
-        arrived: the time of its arrival; None if unknown.
-        uncertainty_us: how much later than ``date_us`` the server's clock may have been at the arrival.
-    """
+    """The server's time according to one response."""
 
     date_us: int
-    arrived: Instant | None
-    uncertainty_us: int = 0
+    arrived: Instant | None  # the time of its arrival; None if unknown
+    uncertainty_us: int = 0  # how much later than ``date_us`` the server's clock may have been at the arrival
 
 
 @dataclass(slots=True)
@@ -219,6 +210,13 @@ class ObjectStore(Protocol):
         """The URL of this store's root, as ``open_store`` takes it."""
 
     @property
+    def identity(self) -> Identity:
+        """Equal for two stores only if both read the same objects, at the same endpoint, with the same account.
+
+        It has no secrets, and consists of texts if other processes have the same.
+        """
+
+    @property
     def clock(self) -> ServerClock:
         """The server's clock as of the last response."""
 
@@ -322,8 +320,7 @@ class MatchingDeleteStore(Protocol):
         """Deletes an object if it still has this ETag. A repeated call finishes what a crash has interrupted."""
 
 
-TEMPORARY = ".dolmen-tmp"
-"""Directory of unfinished files under a LocalStore's root; keys and listings never contain it."""
+TEMPORARY = ".dolmen-tmp"  # directory of unfinished files under a LocalStore's root; keys and listings never contain it
 MAX_KEY_BYTES = 1024
 """S3 takes keys up to this many bytes of UTF-8 (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 
@@ -374,8 +371,7 @@ def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None
     raise StoreUnavailableError(f"cannot create {key!r} in {store.url}: {reason}")
 
 
-READ_BYTES = 8 * MIB
-"""How much one request reads."""
+READ_BYTES = 8 * MIB  # how much one request reads
 
 
 def check_range(key: str, byte_range: ByteRange) -> tuple[int, int]:
@@ -402,37 +398,23 @@ def read_range(store: ObjectStore, key: str, byte_range: ByteRange, etag: str) -
         yield body
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """One kind of store.
+class Scheme(Struct, frozen=True):
+    """One kind of store."""
 
-    Args:
-        name: the part of a URL before ``://``.
-        form: the URL, as messages show it.
-        is_shared: whether other processes open the same store by its URL.
-        is_remote: whether requests cross a network, so that a cache on disk helps.
-        is_quoted: whether the path in a URL is percent-encoded.
-        has_buckets: whether a URL is ``name://bucket/key``.
-        has_quoted_etags: whether it writes ETags in quotes, as HTTP does. Notifications leave the quotes out.
-        may_keep_versions: whether its server may keep older versions of objects.
-        hadoop: the scheme by which Hadoop, and so Spark's own readers, know such stores; None if they do not.
-        hadoop_class: the class that Hadoop needs for it, if that is not part of Spark.
-        hadoop_package: the package that has this class.
-        instead_of: schemes of other programs for the same stores, which errors translate.
-    """
-
-    name: str
-    form: str
-    is_shared: bool = True
-    is_remote: bool = False
-    is_quoted: bool = False
-    has_buckets: bool = False
+    name: str  # the part of a URL before ``://``
+    form: str  # the URL, as messages show it
+    is_shared: bool = True  # whether other processes open the same store by its URL
+    is_remote: bool = False  # whether requests cross a network, so that a cache on disk helps
+    is_quoted: bool = False  # whether the path in a URL is percent-encoded
+    has_buckets: bool = False  # whether a URL is ``name://bucket/key``
+    # whether it writes ETags in quotes, as HTTP does. Notifications leave the quotes out.
     has_quoted_etags: bool = True
-    may_keep_versions: bool = False
+    may_keep_versions: bool = False  # whether its server may keep older versions of objects
+    # the scheme by which Hadoop, and so Spark's own readers, know such stores; None if they do not
     hadoop: str | None = None
-    hadoop_class: str | None = None
-    hadoop_package: str | None = None
-    instead_of: tuple[str, ...] = ()
+    hadoop_class: str | None = None  # the class that Hadoop needs for it, if that is not part of Spark
+    hadoop_package: str | None = None  # the package that has this class
+    instead_of: tuple[str, ...] = ()  # schemes of other programs for the same stores, which errors translate
 
     def bucket_url(self, bucket: str) -> str:
         return f"{self.name}://{bucket}"

@@ -29,14 +29,13 @@ class ObjectInput(io.RawIOBase):
         *,
         etag: str | None = None,
         version: str | None = None,
-        read_ahead_bytes: int = READ_AHEAD_BYTES,
     ) -> None:
         super().__init__()
-        self._store, self._key, self._version, self._read_ahead = store, key, version, read_ahead_bytes
-        first = store.get(key, (0, read_ahead_bytes), etag=etag, version=version)
+        self._store, self._key, self._version = store, key, version
+        first = store.get(key, (0, READ_AHEAD_BYTES), etag=etag, version=version)
         self.etag = first.etag
         self._window, self._window_start, self._position = memoryview(first.body), 0, 0
-        self._size = len(first.body) if len(first.body) < read_ahead_bytes else None
+        self._size = len(first.body) if len(first.body) < READ_AHEAD_BYTES else None
 
     def readable(self) -> bool:
         return True
@@ -68,7 +67,7 @@ class ObjectInput(io.RawIOBase):
         if not 0 <= skip < len(self._window):
             if self._size is not None and self._position >= self._size:
                 return 0
-            self._fetch(max(len(target), self._read_ahead))
+            self._fetch(max(len(target), READ_AHEAD_BYTES))
             skip = 0
         body = self._window[skip : skip + len(target)]
         target[: len(body)] = body

@@ -29,6 +29,7 @@ from dolmen.store.base import (
     Buffer,
     ByteRange,
     Deleted,
+    Identity,
     Object,
     ObjectInfo,
     ObjectOutput,
@@ -44,8 +45,7 @@ from dolmen.store.base import (
 
 CONTENT_ETAG_BYTES = 4096
 """Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``."""
-SWEEP_AGE_US = HOUR_US
-"""Only left-over files of this age are swept: a new file is not locked yet."""
+SWEEP_AGE_US = HOUR_US  # only left-over files of this age are swept: a new file is not locked yet
 _ASIDE = ".dolmen-expiring-"
 """Prefix of the name of a file that is set aside before its removal. Names of drops never begin with a dot."""
 _NOT_A_NAME = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL}
@@ -171,6 +171,10 @@ class LocalStore:
     @property
     def url(self) -> str:
         return f"{FILE.name}://{quote(self.root)}"
+
+    @property
+    def identity(self) -> Identity:
+        return (FILE.name, self.root)  # if the directory is made again, its objects have other names
 
     def get(
         self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import ObjectChangedError, ObjectNotFoundError
@@ -15,6 +16,7 @@ from dolmen.store.base import (
     Buffer,
     ByteRange,
     Deleted,
+    Identity,
     Object,
     ObjectInfo,
     ObjectOutput,
@@ -30,8 +32,7 @@ from dolmen.store.base import (
 from dolmen.store.input import open_pinned
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryObject:
+class MemoryObject(Struct, frozen=True):
     body: bytes
     etag: str
     last_modified_us: int
@@ -46,6 +47,7 @@ class MemoryBucket:
     def __init__(self, clock_us: Callable[[], int] | None = None, name: str = "") -> None:
         self.clock_us = clock_us or shared_runtime().clock_us
         self.name = name
+        self.identity = object()
         self.objects: dict[str, MemoryObject] = {}
         self.lock = threading.Lock()
 
@@ -75,6 +77,10 @@ class MemoryStore:
     @property
     def url(self) -> str:
         return f"{MEMORY.name}://{self.bucket.name}"
+
+    @property
+    def identity(self) -> Identity:
+        return (self.bucket.identity,)
 
     def get(
         self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None

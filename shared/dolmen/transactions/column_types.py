@@ -11,16 +11,19 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, PredicateError, SchemaError, short_repr
-from dolmen.format.schema import MAX_DEPTH, Field, is_nested, stored_type
-from dolmen.format.types import TYPES, Json, from_json, short_type
+from dolmen.format.schema import MAX_DEPTH, Default, DefaultFunction, Field, is_nested, stored_type
+from dolmen.format.types import TYPES, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
+from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_input import as_batches
 
 _ELSEWHERE = {
     "DefaultColumnConstraint": "; for defaults use `dolmen alter --default`, or a declaration (`dolmen apply`)",
     "PrimaryKeyColumnConstraint": "; for the primary key use --primary-key",
+    "AutoIncrementColumnConstraint": "; keys get their values from the program",
+    "GeneratedAsIdentityColumnConstraint": "; keys get their values from the program",
 }
 """Hints by sqlglot's name for a column constraint."""
 
@@ -45,6 +48,10 @@ def columns_and_rows(source: Any) -> tuple[pa.Schema, pa.RecordBatchReader | Non
     if pandas and isinstance(source, pandas.Series):  # ``frame.dtypes``
         frame = pandas.DataFrame({name: pandas.Series(dtype=kind) for name, kind in source.items()})
         return as_batches(frame).schema, None
+    pyspark = sys.modules.get("pyspark.sql.types")
+    if pyspark and isinstance(source, pyspark.StructType):
+        columns: pa.Schema = optional("dolmen.spark.frame_types", "dolmen[spark]").worker_schema(source)
+        return columns, None
     if isinstance(source, Mapping) and source and all(isinstance(each, (str, pa.DataType)) for each in source.values()):
         fields = [
             parse_column(name, kind) if isinstance(kind, str) else pa.field(name, kind) for name, kind in source.items()
@@ -64,6 +71,8 @@ def parse_columns(text: str) -> pa.Schema:
 
 def parse_column(name: str, text: str) -> pa.Field:
     """A column of any name, with a type such as ``BIGINT NOT NULL``. Raises SchemaError."""
+    if not text.strip():
+        raise SchemaError(f"column {name!r} has no type; {_SOME_TYPES}", column=name)
     fields = _fields(f"c {text}", f"type {text!r} can't be read")
     if len(fields) != 1:
         raise SchemaError(f"{text!r} is not one type; {_SOME_TYPES}")
@@ -108,7 +117,7 @@ def _field(definition: Any) -> pa.Field:
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
             hint = _ELSEWHERE.get(type(constraint.kind).__name__, "")
             what = "write a name, a type and optionally NOT NULL"
-            raise SchemaError(f"{constraint.sql('duckdb')} is not supported: {what}{hint}")
+            raise SchemaError(f"{constraint.sql()} is not supported: {what}{hint}")
         required = not constraint.kind.args.get("allow_null")
     return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
 
@@ -132,7 +141,11 @@ def _arrow_type(kind: Any) -> pa.DataType:
         return pa.map_(_arrow_type(inner[0]), _arrow_type(inner[1]))
     if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
         return pa.struct([_field(child) for child in inner])
-    raise SchemaError(f"type {kind.sql('duckdb')} cannot be stored; {_SOME_TYPES}")
+    instead = {
+        types.UUID: "store it as VARCHAR, or as 16 bytes: pa.binary(16) in an Arrow schema",
+        types.JSON: "store it as VARCHAR",
+    }.get(this, _SOME_TYPES)
+    raise SchemaError(f"type {kind.sql('duckdb')} cannot be stored; {instead}")
 
 
 _FORMS = {
@@ -158,6 +171,8 @@ def parse_default(column: pa.Field, text: str) -> pa.Scalar:
         raise InputError(f"{short_repr(text)} is not a value of {short_type(stored)}: {form}") from None
 
 
-def default_text(value: Json, column: Field) -> str | None:
-    """A default as ``parse_default`` parses it; None for NULL."""
+def default_text(value: Default, column: Field) -> str | None:
+    """A default as ``parse_default`` parses it, or the call of a function; None for NULL."""
+    if isinstance(value, DefaultFunction):
+        return str(value)
     return None if value is None else plain_text(from_json(value, column.arrow_type), column.arrow_type)

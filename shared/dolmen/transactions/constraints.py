@@ -6,10 +6,10 @@ Statistics prove that of most files, and the others are read. The commit reads r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.commit.draft import ColumnsChangedError, Draft
 from dolmen.commit.head import Context
@@ -29,11 +29,9 @@ from dolmen.rows.scan.scan import Scan
 from dolmen.transactions.keys import check_key
 from dolmen.transactions.row_statements import TableChange
 
-MAX_CHECK_BYTES = 16_384
-"""The longest stored form of a check: every manifest has it, and every row is compared with it."""
+MAX_CHECK_BYTES = 16_384  # the longest stored form of a check: every manifest has it, and every row is compared with it
 MAX_NAME = 200
-_YEARS_US = 10**15
-"""Some decades: ``now()`` differs in all its parts."""
+_YEARS_US = 10**15  # some decades: ``now()`` differs in all its parts
 
 
 def add_check(change: TableChange, name: str, where: Where) -> None:
@@ -122,24 +120,16 @@ def _add(
     unit.add_content(request, "alter", change.name, repr(made))
 
 
-@dataclass(frozen=True)
-class ViolationCheck:
-    """Requires that no row of a table contradicts a constraint.
-
-    Args:
-        schema: the columns for which the constraint was made.
-        violation: TRUE for rows that contradict it; None: the one column is NULL.
-        columns: the names of its columns.
-        problem: the message, with ``{rows}``.
-    """
+class ViolationCheck(Struct, frozen=True):
+    """Requires that no row of a table contradicts a constraint."""
 
     context: Context
     name: str
     uuid: str
-    schema: Schema
-    violation: Predicate | None
-    columns: tuple[str, ...]
-    problem: str
+    schema: Schema  # the columns for which the constraint was made
+    violation: Predicate | None  # TRUE for rows that contradict it; None: the one column is NULL
+    columns: tuple[str, ...]  # the names of its columns
+    problem: str  # the message, with ``{rows}``
 
     def __call__(self, draft: Draft, uploads: PendingUploads, newer_than: int) -> None:
         """Reads the table: see ``dolmen.commit.statements.row_changes.RowsCheck``. Raises SchemaError."""

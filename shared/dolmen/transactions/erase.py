@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.base.units import parse_duration, utc
@@ -20,30 +21,21 @@ from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
 from dolmen.transactions.unit_of_work import UnitOfWork
 
-Subject: TypeAlias = int | str
-"""The value of a table's subject column, such as a user's id."""
+Subject: TypeAlias = int | str  # the value of a table's subject column, such as a user's id
 
 MOST_SUBJECTS = 1_000
 """The most subjects of one erasure: the manifest contains them until their rows have left the disk."""
 
 
-@dataclass(frozen=True)
-class ErasedColumns:
-    """The part of an erasure in one table, and in its clones.
+class ErasedColumns(Struct, frozen=True):
+    """The part of an erasure in one table, and in its clones."""
 
-    Args:
-        table: the table's name now; None if it was dropped.
-        uuid: the table's uuid.
-        columns: the names, at that time, of the columns that named its rows.
-    """
-
-    table: str | None
-    uuid: str
-    columns: tuple[str, ...]
+    table: str | None  # the table's name now; None if it was dropped
+    uuid: str  # the table's uuid
+    columns: tuple[str, ...]  # the names, at that time, of the columns that named its rows
 
 
-@dataclass(frozen=True)
-class ListedErasure:
+class ListedErasure(Struct, frozen=True):
     """An erasure that still applies to older versions, late drops and the disk. It contains no value of a row.
 
     Args:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dolmen.commit.head import Context
 from dolmen.commit.versions import commits
+from dolmen.entries.partitions import PartitionSpec
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import ColumnStats, Tombstone, WhereTombstone
@@ -23,6 +24,10 @@ _TIME = pa.timestamp("us", tz="UTC")
 _FILES = pa.schema(
     [("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64()), ("deleted_rows", pa.int64()),
      ("least_commit_ts", pa.int64()), ("greatest_commit_ts", pa.int64())]
+)  # fmt: skip
+_PARTITIONS = pa.schema(
+    [("partition", pa.string()), ("files", pa.int64()), ("rows", pa.int64()), ("deleted_rows", pa.int64()),
+     ("bytes", pa.int64())]
 )  # fmt: skip
 _STATS = pa.schema(
     [("column", pa.string()), ("type", pa.string()), ("min", pa.string()), ("max", pa.string()),
@@ -41,11 +46,26 @@ _VERSIONS = pa.schema(
 def files_of(context: Context, manifest: Manifest, name: str) -> pa.Table:
     """The data files of a table, with the rows that deletes by position hide; other deletes are not resolved yet."""
     with context.reading(manifest.version):
-        files = list(LiveFiles.of(manifest.table(name), context.segments))
+        live = LiveFiles.of(manifest.table(name), context.segments)
+        files = list(live)
     deleted = [each.vector.cardinality if each.vector else 0 for each in files]
     timestamps = [(each.least_row_ts, each.greatest_row_ts) for each in files]
     sizes = [(each.path, each.size, each.rows) for each in files]
-    return _table(_FILES, ((*a, b, *c) for a, b, c in zip(sizes, deleted, timestamps, strict=True)))
+    shown = _table(_FILES, ((*a, b, *c) for a, b, c in zip(sizes, deleted, timestamps, strict=True)))
+    spec = PartitionSpec.of(live.entry)
+    if spec is None:
+        return shown
+    names = [None if (found := spec.of_file(each)) is None else spec.name(found) for each in files]
+    return shown.append_column("partition", pa.array(names, pa.string()))
+
+
+def partitions_of(context: Context, manifest: Manifest, name: str) -> pa.Table:
+    """The partitions of a table, by the entries of its files; none if it has no partitions."""
+    files = files_of(context, manifest, name)
+    if "partition" not in files.column_names:
+        return _PARTITIONS.empty_table()
+    sums = [("path", "count"), ("rows", "sum"), ("deleted_rows", "sum"), ("bytes", "sum")]
+    return files.group_by("partition").aggregate(sums).sort_by("partition").rename_columns(_PARTITIONS.names)
 
 
 def stats_of(context: Context, manifest: Manifest, name: str) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, KeysView, Sequence, ValuesView
 from decimal import Decimal
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,10 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     if isinstance(keys, (Iterator, KeysView, ValuesView)) and not hasattr(keys, "__arrow_c_stream__"):
         values = list(keys)
         keys = iter(values) if values and isinstance(values[0], (pa.RecordBatch, pa.Table)) else values
-    if isinstance(keys, (list, tuple, set, frozenset, range)):
+    if isinstance(keys, (str, bytes, Number)):
+        raise InputError(f"keys={short_repr(keys)}: give a list of values of {names}")
+    is_list = isinstance(keys, (list, tuple, set, frozenset, range))
+    if is_list and not (keys and all(isinstance(key, dict) for key in keys)):
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         columns = _key_columns(list(keys), fields)
         try:
@@ -79,7 +83,8 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
 def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
     """The values of each key column."""
     if len(fields) == 1:
-        return [keys]
+        are_rows = all(isinstance(key, (list, tuple)) and len(key) == 1 for key in keys)
+        return [[key[0] for key in keys] if are_rows else keys]
     if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
         raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
     return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]

@@ -13,8 +13,10 @@ from dolmen.base import arguments
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, DefaultFunction, Schema
+from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql
@@ -24,7 +26,7 @@ from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan, sample
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.inspection import files_of, in_words, stats_of, versions_of
+from dolmen.transactions.inspection import files_of, in_words, partitions_of, stats_of, versions_of
 from dolmen.transactions.keys import take_keys
 
 if TYPE_CHECKING:
@@ -87,8 +89,13 @@ class ReadableTable:
 
     @property
     def sort_key(self) -> tuple[str, ...]:
-        """Names of the columns that rows in a file are sorted by."""
-        return tuple(self._entry.schema.names_of(self._entry.sort_key))
+        """The terms that rows in a file are sorted by: names of columns, or such as ``day(at) DESC``."""
+        return tuple(sort_texts(self._entry.sort_key, self._entry.schema))
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The terms of which each new data file has one value; empty if the table has no partitions."""
+        return tuple(map(str, partition_terms(self._entry.properties)))
 
     @property
     def checks(self) -> dict[str, str]:
@@ -340,11 +347,12 @@ class ReadableTable:
 
         Returns:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
-            ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
-            that are written without a column; without those that are NULL) and ``comments`` by column, ``checks``
-            (conditions by name), ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, including those of
-            deleted rows, and ``lag_rows``, the least number of rows that it does not have yet; empty without an index),
-            and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+            ``bytes``, ``primary_key``, ``sort_key``, ``partition_by``, ``columns`` (types by name), ``defaults`` (in
+            JSON form, of rows that are written without a column; without those that are NULL) and ``comments`` by
+            column, ``checks`` (conditions by name), ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``,
+            including those of deleted rows, and ``lag_rows``, the least number of rows that it does not have yet; empty
+            without an index), and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in
+            words).
 
         Examples:
             >>> people.describe()["rows_in_files"]
@@ -362,6 +370,7 @@ class ReadableTable:
             "bytes": totals.bytes,
             "primary_key": list(self.primary_key),
             "sort_key": list(self.sort_key),
+            "partition_by": list(self.partition_by),
             "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
             "defaults": {
                 name: str(default) if isinstance(default, DefaultFunction) else default
@@ -381,12 +390,24 @@ class ReadableTable:
         """The data files of this version: ``path``, ``bytes``, ``rows``, ``deleted_rows``, and commit timestamps.
 
         ``deleted_rows`` are those that deletes by position hide; ``describe`` lists deletes that are not resolved yet.
+        In a table with partitions there is also ``partition``, such as ``event_time_day=2026-11-29/tenant=acme``; NULL
+        for a file with rows of several.
 
         Examples:
             >>> people.files().select(["rows", "deleted_rows"]).to_pylist()
             [{'rows': 3, 'deleted_rows': 0}]
         """
         return files_of(self._context, self._snapshot(), self.name)
+
+    def partitions(self) -> pa.Table:
+        """The partitions: ``partition`` as in ``files``, and sums of ``files``, ``rows``, ``deleted_rows``, ``bytes``.
+
+        Examples:
+            >>> sales = db.create_table("sales", {"country": ["FR", "DE", "FR"]}, partition_by="country")
+            >>> sales.partitions().select(["partition", "rows"]).to_pylist()
+            [{'partition': 'country=DE', 'rows': 1}, {'partition': 'country=FR', 'rows': 2}]
+        """
+        return partitions_of(self._context, self._snapshot(), self.name)
 
     def stats(self) -> pa.Table:
         """Statistics by column from metadata: ``column``, ``type``, ``min`` and ``max`` (as text), ``nulls``, ``nans``.
@@ -417,7 +438,9 @@ class ReadableTable:
             ("rows", f"{table['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
             ("files", f"{table['files']:,} ({table['bytes']:,} bytes)"),
         ]
-        keys = [("primary key", ", ".join(table["primary_key"])), ("sort key", ", ".join(table["sort_key"]))]
+        keys = [
+            (name.replace("_", " "), ", ".join(table[name])) for name in ("primary_key", "sort_key", "partition_by")
+        ]
         return properties + [(name, columns) for name, columns in keys if columns]
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypeAlias, get_args
@@ -12,23 +11,26 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures, matches_old_delete_digest
 from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
-from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.commit.uploads import MAX_KEYS, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError, RowError, SchemaError
 from dolmen.format.column_history import with_field_ids
-from dolmen.format.delete_object import Keys, check_not_null
+from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import AddColumn
+from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import to_mask, to_plain
@@ -52,20 +54,20 @@ from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import RowStream, as_batches, dedupe_last, frame_cast
+from dolmen.rows.write.row_input import RowStream, as_batches, distinct_parts, frame_cast
+from dolmen.store.base import create
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
 Mode: TypeAlias = Literal["auto", "tombstone", "positions"]
 NewColumns: TypeAlias = Literal["refuse", "add", "ignore"]
+ChooseRows: TypeAlias = Callable[[Iterable[pa.RecordBatch], tuple[Field, ...]], Iterable[pa.RecordBatch]]
 BUFFER_BYTES = 64 * MIB
 """An insert with at most this much Arrow memory checks its keys before it writes; a larger one afterwards."""
 
-MOST_NAMED_KEYS = 10
-"""The most keys that an error names."""
+MOST_NAMED_KEYS = 10  # the most keys that an error names
 
-STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB
-"""The most rows that are changed at once."""
+STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB  # the most rows that are changed at once
 
 
 class TableChange:
@@ -99,15 +101,20 @@ class TableChange:
     def append(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.append``."""
 
-        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+        def make(rows: Iterator[pa.RecordBatch]) -> list[Write]:
             files = self.write_rows(rows)
-            return self._write_statement(files) if files else None
+            return [self._write_statement(files)] if files else []
 
         self._add_rows("append", make, data, cast, leave_out_erased)
 
     def insert(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.insert``."""
-        self._add_rows("insert", self.make_insert, data, cast, leave_out_erased)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> list[InsertRows]:
+            statement = self.make_insert(rows)
+            return [] if statement is None else [statement]
+
+        self._add_rows("insert", make, data, cast, leave_out_erased)
 
     def upsert(
         self,
@@ -115,34 +122,50 @@ class TableChange:
         on: str | Sequence[str] | None,
         cast: bool = False,
         leave_out_erased: bool | None = None,
-        choose: Callable[[Iterable[pa.RecordBatch], tuple[Field, ...]], Iterable[pa.RecordBatch]] | None = None,
+        choose: ChooseRows | None = None,
     ) -> None:
-        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys.
+        """Adds the statements of ``Table.upsert``: rows, and tombstones for older rows with their keys.
 
+        It is one statement, unless rows of several parts have one key: then it is one for each part, in their order.
         ``choose`` chooses those to write, of rows of which each has a key of its own.
         """
         fields = key_fields(self.entry, on)
 
-        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
-            batches, keys = dedupe_last(rows, fields)
-            if choose is not None and keys.num_rows:
-                batches, keys = dedupe_last(choose(batches, fields), fields)
-            if keys.num_rows == 0:
-                return None
-            files = self.write_rows(batches)
-            return self._write_statement(files, self.delete_keys(keys).tombstones)
+        def make(rows: Iterator[pa.RecordBatch]) -> Iterable[Write]:
+            late, parts, part_keys = self._late_intent(), list[Write](), _PartKeys(fields)
+            if choose is not None:
+                return self._chosen_parts(rows, fields, late, choose)
+            for latest, keys in distinct_parts(rows, fields):
+                files = self.write_rows(latest.to_batches(), late)
+                parts.append(self._write_statement(files, self._tombstones_of(keys, late if parts else None)))
+                part_keys.add(latest)
+            if len(parts) > 1 and part_keys.are_distinct():
+                files = tuple(file for part in parts for file in part.files)
+                return [self._write_statement(files, tuple(each for part in parts for each in part.tombstones))]
+            return parts
 
         names = sorted(field.name for field in fields)
         self._add_rows("upsert", make, data, cast, leave_out_erased, lambda: names)
+
+    def _chosen_parts(
+        self, rows: Iterator[pa.RecordBatch], fields: tuple[Field, ...], late: LateIntent, choose: ChooseRows
+    ) -> Iterator[Write]:
+        """A statement for each part of the rows to write. Each part is chosen when those before it have been added."""
+        is_first = True
+        for part, _ in distinct_parts(rows, fields):
+            for latest, keys in distinct_parts(choose(part.to_batches(), fields), fields):
+                files = self.write_rows(latest.to_batches(), late)
+                yield self._write_statement(files, self._tombstones_of(keys, None if is_first else late))
+                is_first = False
 
     def replace(self, data: Any, keys: Any) -> None:
         """Adds the statement of ``TransactionTable.replace``: rows, and a tombstone for keys, perhaps of other rows."""
         chosen = take_keys(self.entry, keys)
 
-        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+        def make(rows: Iterator[pa.RecordBatch]) -> list[Write]:
             files = self.write_rows(rows)
             tombstones = self.delete_keys(chosen).tombstones
-            return self._write_statement(files, tombstones) if files or tombstones else None
+            return [self._write_statement(files, tombstones)] if files or tombstones else []
 
         # Erased rows are written, too: their older versions are hidden in any case, so a row left out would be deleted.
         self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
@@ -157,54 +180,39 @@ class TableChange:
         if not force:
             self.unit.depend_on_rows(self.name, predicate)
 
-        def make(rows: Iterator[pa.RecordBatch]) -> Write:
-            files = self.write_rows(self._only_matching(rows, predicate) if check else rows)
-            return replace(self.delete_rows(predicate, None), files=files, is_overwrite=True)
+        def make(rows: Iterator[pa.RecordBatch]) -> list[Write]:
+            files = self.write_rows(only_matching(rows, predicate, self.entry.schema) if check else rows)
+            return [replace(self.delete_rows(predicate, None), files=files, is_overwrite=True)]
 
         self._add_rows("overwrite", make, data, cast, leave_out_erased, lambda: rows_content(self.entry, where, None))
-
-    def _only_matching(self, rows: Iterable[pa.RecordBatch], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-        """Passes rows on. Raises RowError for one for which the predicate is not TRUE."""
-        fields, row = [self.entry.schema.by_id[id_] for id_ in columns(predicate)], 1
-        for batch in rows:
-            values = {field.id: with_field_ids(batch[field.name], field.arrow_type) for field in fields}
-            mask = to_mask(matches(predicate, values, batch.num_rows))
-            if not mask.all():
-                raise RowError(
-                    "it is not one of the rows that are overwritten (where): check=False adds it all the same",
-                    row=row + int(np.argmin(mask)),
-                )
-            row += batch.num_rows
-            yield batch
 
     def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.overwrite``."""
         arguments.flag("force", force)
 
-        def make(rows: Iterator[pa.RecordBatch]) -> Overwrite:
+        def make(rows: Iterator[pa.RecordBatch]) -> list[Overwrite]:
             base = self.unit.base
             base_name = base.name_of(self.entry.uuid)
             files = self.write_rows(rows)
             epoch = base.tables[base_name].epoch if base_name else 0
-            return Overwrite(
-                self.name, self.entry.uuid, epoch, base.commit_ts, files, force, self.request, self.entry.schema
-            )
+            uuid, schema = self.entry.uuid, self.entry.schema
+            return [Overwrite(self.name, uuid, epoch, base.commit_ts, files, force, self.request, schema)]
 
         self._add_rows("overwrite", make, data, cast, leave_out_erased)
 
     def _add_rows(
         self,
         operation: str,
-        make: Callable[[Iterator[pa.RecordBatch]], Statement | None],
+        make: Callable[[Iterator[pa.RecordBatch]], Iterable[Statement]],
         data: Any,
         cast: bool,
         leave_out_erased: bool | None,
         content: Callable[[], Any] = lambda: None,
     ) -> None:
-        """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
+        """Adds statements that write rows. If their request was applied before, rows are only compared by digest.
 
-        ``make`` makes the statement from rows that fit the table, or None if there is nothing to do; ``content``
-        returns what the request's digest covers besides the operation, the table's name and the rows.
+        ``make`` makes the statements from rows that fit the table, none if there is nothing to do; ``content`` returns
+        what the request's digest covers besides the operation, the table's name and the rows.
         """
         arguments.flag("cast", cast)
         if leave_out_erased is not None:
@@ -215,9 +223,11 @@ class TableChange:
         if not unit.has_applied(request):
             unit.begin_upload()
             rows = rows_of(schema, data, digest, unit.erased_filter(entry, leave_out_erased), cast=cast)
-            if (statement := make(rows)) is not None:
-                if must_leave_out_erased(entry, leave_out_erased):
+            expects_erasures = must_leave_out_erased(entry, leave_out_erased)
+            for statement in make(rows):
+                if expects_erasures:
                     unit.add(ExpectErasures(self.name, entry.uuid, base_ts, None, request))
+                    expects_erasures = False
                 unit.add(statement)
         elif digest:
             for _ in rows_of(schema, data, digest, cast=cast):
@@ -225,10 +235,12 @@ class TableChange:
         if request is not None and digest:
             unit.add_digest(request, content_digest(operation, self.name, content(), digest.hexdigest()))
 
-    def write_rows(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...]:
+    def _late_intent(self) -> LateIntent:
+        return LateIntent(self.unit.context.runtime, self.unit.intent)
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch], late: LateIntent | None = None) -> tuple[DataFile, ...]:
         """Writes fitted rows into data files; without rows, none. Files after the first are named after an intent."""
-        context = self.unit.context
-        late = LateIntent(context.runtime, self.unit.intent)
+        context, late = self.unit.context, late or self._late_intent()
         write = partial(write_data_files, context.store, self.name, self.entry, batches, context.runtime)
         return tuple(write(name=late.name, beat=late.beat, open_output=self.unit.uploads.files.open))
 
@@ -305,6 +317,18 @@ class TableChange:
         tombstone = record_keys(partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid), keys)
         return self._write_statement((), (tombstone,) if tombstone else ())
 
+    def _tombstones_of(self, keys: Keys, late: LateIntent | None) -> tuple[Tombstone, ...]:
+        """Makes tombstones for the rows with these keys, of any number; with ``late``, in an object uploaded now."""
+        context = self.unit.context
+        if late is None:
+            target = self.unit.uploads.tombstone_object(self.name, self.entry.uuid)
+        else:
+            target = TombstoneObject(tombstone_key(self.name, context.store.clock.now_us, late.name()), self.entry.uuid)
+        made = tuple(add_keys(target, keys.slice(at, MAX_KEYS)) for at in range(0, keys.num_rows, MAX_KEYS))
+        if late is not None:
+            create(context.store, target.key, target.encode(), context.runtime)
+        return made
+
     def _delete_positions(self, condition: Condition) -> DeletePositions | None:
         """Finds matching rows, to delete them by position; reads the condition's columns. None if nothing matches.
 
@@ -368,6 +392,30 @@ def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], It
         if size > BUFFER_BYTES:
             return buffered, batches
     return buffered, None
+
+
+class _PartKeys:
+    """The keys of an upsert's parts, which are sorted from the second part on."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self._schema = pa.schema([field.to_arrow() for field in fields])
+        self._first: pa.Table | None = None
+        self._runs: KeyRuns | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        keys = rows.select(self._schema.names)
+        if self._runs is None and self._first is None:
+            self._first = keys
+            return
+        self._runs = self._runs or KeyRuns(self._schema)
+        for part in filter(None, (self._first, keys)):
+            for batch in part.to_batches():
+                self._runs.add(batch)
+        self._first = None
+
+    def are_distinct(self) -> bool:
+        """Whether no two parts have a key in common."""
+        return self._runs is None or not self._runs.repeated_rows(0)[0]
 
 
 class _InsertCheck:
@@ -462,6 +510,21 @@ def rows_of(
     return erased.filter(batches) if erased else batches
 
 
+def only_matching(batches: Iterable[pa.RecordBatch], predicate: Predicate, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Passes rows on. Raises RowError for one for which the predicate is not TRUE."""
+    fields, row = [schema.by_id[id_] for id_ in columns(predicate)], 1
+    for batch in batches:
+        values = {field.id: with_field_ids(batch[field.name], field.arrow_type) for field in fields}
+        mask = to_mask(matches(predicate, values, batch.num_rows))
+        if not mask.all():
+            raise RowError(
+                "it is not one of the rows that are overwritten (where): check=False adds it all the same",
+                row=row + int(np.argmin(mask)),
+            )
+        row += batch.num_rows
+        yield batch
+
+
 def choose_rows(
     verb: str, entry: TableEntry, where: Where, parameters: Parameters | None, keys: Any, on: str | Sequence[str] | None
 ) -> tuple[Where, Keys | None]:
@@ -505,12 +568,10 @@ def _not_empty(where: Where) -> Where:
     return where
 
 
-HiddenRows: TypeAlias = dict[str, BitMap]
-"""Positions of rows to hide, by the path of their file."""
+HiddenRows: TypeAlias = dict[str, BitMap]  # positions of rows to hide, by the path of their file
 
 
-@dataclass(frozen=True)
-class RowLocations:
+class RowLocations(Struct, frozen=True):
     """The files (by index among ``paths``, ascending) and positions of some rows."""
 
     paths: Sequence[str]

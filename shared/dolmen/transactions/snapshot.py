@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
@@ -126,8 +126,7 @@ def pin(
         return Snapshot(context, apply_later_erasures(manifest, newest.manifest, context.segments), settled=is_settled)
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """An earlier version, as a user names it: by its number, by a time (see ``Database.at``), or by a tag.
 
     With ``settled``, a time for which the version is not settled yet is an error.
@@ -243,19 +242,12 @@ def read_changes(
     return ChangeFeed(context, base.manifest, first, last, table, entry, names, predicate, net=net).to_reader()
 
 
-@dataclass(frozen=True)
-class TaggedVersion:
-    """A version that has a name.
+class TaggedVersion(Struct, frozen=True):
+    """A version that has a name."""
 
-    Args:
-        version: its number.
-        created_at: its time, as ``Commit.created_at``.
-        until: the time from which collection may remove the tag; None = never.
-    """
-
-    version: int
-    created_at: datetime
-    until: datetime | None
+    version: int  # its number
+    created_at: datetime  # its time, as ``Commit.created_at``
+    until: datetime | None  # the time from which collection may remove the tag; None = never
 
     @classmethod
     def of(cls, tag: Tag) -> TaggedVersion:

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, get_args
 
 from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
-from dolmen.commit.change import NO_NOTE, Metadata, Note
+from dolmen.commit.change import NO_NOTE, About, Metadata, Note, with_full_signatures
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
@@ -23,12 +23,12 @@ from dolmen.errors import (
     VersionExpiredError,
     short_repr,
 )
-from dolmen.format.evolution import check_sortable
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import check_database_properties
+from dolmen.format.properties import check_database_properties, check_one_order
 from dolmen.format.schema import Schema
+from dolmen.format.sort_order import parse_sort_key, sort_texts
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.column_types import columns_and_rows
@@ -42,7 +42,7 @@ from dolmen.transactions.transaction_table import (
     TransactionTable,
     drop_table,
     entry_unless_applied,
-    refuse_note,
+    read_request,
 )
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -57,6 +57,7 @@ RenamedT = TypeVar("RenamedT")
 Exist: TypeAlias = Literal["error", "ok", "replace"]
 
 
+@with_full_signatures
 class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     """The verbs that change the set of tables, for a database and for a transaction.
 
@@ -67,7 +68,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         self,
         operation: str,
         statement: Callable[[UnitOfWork], None],
-        note: Note,
+        about: About,
         *,
         needs_newest: bool = False,
     ) -> CommitT:
@@ -94,21 +95,24 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         sort_key: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         *,
+        partition_by: str | Sequence[str] | None = None,
+        cluster_by: str | Sequence[str] | None = None,
         exist: Exist = "error",
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> TableT:
         """Creates a table, with rows if it is given some, in one commit.
 
         Args:
             name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
-            schema: columns and types: a schema of pyarrow or Polars, the ``dtypes`` of a pandas frame, text such as
-                ``"id BIGINT NOT NULL, day DATE"``, or types or such texts by name. Or rows, as for ``Table.append``,
+            schema: columns and types: a schema of pyarrow, Polars or Spark, the ``dtypes`` of a pandas frame, text such
+                as ``"id BIGINT NOT NULL, day DATE"``, or types or such texts by name. Or rows, as for ``Table.append``,
                 which are added. Dictionaries are stored as their values, times in microseconds.
             primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
             sort_key: the columns that rows in a file are sorted by: best those in most filters.
             properties: settings (see ``Table.set``).
+            partition_by: columns, or transforms of them, of which each data file has one value:
+                ``"day(event_time), tenant"`` (see docs/partitions.md).
+            cluster_by: up to four columns by whose z-order compaction sorts rows, instead of a sort key.
             exist: for a table that exists: "error"; "ok" to change nothing; "replace" to drop it.
             request, message, metadata: as for ``Table.append``. A table that was created under this id, and was dropped
                 or renamed since, is not created again.
@@ -128,14 +132,20 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             >>> db.create_table("numbers", {"n": [1, 2, 3]}).count()
             3
         """
+        request = about.get("request")
         check_table_name(name)
         arguments.one_of("exist", exist, get_args(Exist))
         columns, rows = columns_and_rows(schema)
+        settings = properties
+        if properties is None or isinstance(properties, Mapping):
+            layout = {"partition_by": partition_by, "cluster_by": cluster_by}
+            terms = {k: v if isinstance(v, str) else list(v) for k, v in layout.items() if v is not None}
+            settings = {**(properties or {}), **terms}
 
         def statement(unit: UnitOfWork) -> None:
             if name in unit.base.tables:
                 unit.refresh_once()  # it may have been dropped meanwhile
-            entry = new_entry(unit, Schema.from_arrow(columns), primary_key, sort_key, properties)
+            entry = new_entry(unit, Schema.from_arrow(columns), primary_key, sort_key, settings)
             if not unit.has_applied(request):
                 if exist != "error":
                     unit.depend_on_names(name)
@@ -144,21 +154,19 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 if name in unit.tables and exist == "replace":
                     unit.add(DropTable(name, unit.entry(name).uuid, request))
                 unit.add(CreateTable(name, entry, request))
-            keys = [entry.schema.names_of(ids) for ids in (entry.primary_key, entry.sort_key)]
+            keys = [entry.schema.names_of(entry.primary_key), sort_texts(entry.sort_key, entry.schema)]
             unit.add_content(request, "create_table", name, str(entry.schema.arrow), *keys, entry.properties)
             if rows is not None:
                 TableChange(unit, name, request, entry).append(rows, False, None)
 
         try:
-            self._apply("create_table", statement, Note.of(message, metadata), needs_newest=exist != "error")
+            self._apply("create_table", statement, about, needs_newest=exist != "error")
         except (ConflictError, TableExistsError):
             if exist != "ok":  # else somebody has just created it
                 raise
         return self._handle(name)
 
-    def drop_table(
-        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> CommitT:
+    def drop_table(self, name: str, **about: Unpack[About]) -> CommitT:
         """Drops a table. Older versions still read it until they expire.
 
         Args:
@@ -172,21 +180,14 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             >>> db.drop_table("people").operation
             'drop_table'
         """
+        request = about.get("request")
 
         def statement(unit: UnitOfWork) -> None:
             drop_table(unit, name, request)
 
-        return self._apply("drop_table", statement, Note.of(message, metadata))
+        return self._apply("drop_table", statement, about)
 
-    def rename_table(
-        self,
-        old: str,
-        new: str,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> RenamedT:
+    def rename_table(self, old: str, new: str, **about: Unpack[About]) -> RenamedT:
         """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
 
         The memory of a table of changes (``<old>__deleted``) is renamed with it. Handles,
@@ -208,6 +209,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             >>> db.tables()
             ['users']
         """
+        request = about.get("request")
         check_table_name(new)
         if old == new:
             raise InputError(f"table {old!r} has this name already: give another one")
@@ -219,7 +221,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 unit.add(RenameTable(old, entry.uuid, new, request))
             unit.add_content(request, "rename_table", old, new)
 
-        return self._rename_result(new, self._apply("rename_table", statement, Note.of(message, metadata)))
+        return self._rename_result(new, self._apply("rename_table", statement, about))
 
     def clone(
         self,
@@ -229,9 +231,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         *,
         timestamp: datetime | int | str | None = None,
         tag: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> TableT:
         """Makes a copy of a table, in one commit that copies no data: both tables have the same files from then on.
 
@@ -252,9 +252,10 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             >>> db.clone("people", "people_copy").count()
             3
         """
+        request = about.get("request")
         moment = Moment(version, timestamp, tag)
         statement = partial(clone_table, source=source, name=name, moment=moment, request=request)
-        self._apply("clone", statement, Note.of(message, metadata), needs_newest=True)
+        self._apply("clone", statement, about, needs_newest=True)
         return self._handle(name)
 
     def forget(
@@ -263,9 +264,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         *,
         dropped: bool = False,
         within: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> ErasedT:
         """Erases all rows about a subject, in every table with the property ``subject``, in ONE commit.
 
@@ -290,12 +289,13 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             >>> people.count()
             2
         """
+        request = about.get("request")
         ids: list[str] = []
 
         def statement(unit: UnitOfWork) -> None:
             ids.append(forget_subjects(unit, subject, dropped, within, request))
 
-        done = self._apply("forget", statement, Note.of(message, metadata))
+        done = self._apply("forget", statement, about)
         return self._erasure_result(ids[-1], done)
 
     def set(
@@ -327,7 +327,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 unit.add(SetProperties(None, "", checked, request))
             unit.add_content(request, "set", None, checked)
 
-        return self._apply("set", statement, Note.of(message, metadata))
+        return self._apply("set", statement, About(request=request, message=message, metadata=metadata))
 
 
 class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
@@ -362,8 +362,8 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         self._unit.look_up(name)
         return TransactionTable(self._unit, name)
 
-    def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], note: Note, **how: Any) -> None:
-        refuse_note(note)
+    def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], about: About, **how: Any) -> None:
+        read_request(about)
         self._unit.operations.append(operation)
         with self._unit.savepoint():  # a call may add several statements: all of them, or none
             statement(self._unit)
@@ -555,15 +555,16 @@ def new_entry(
     if properties is not None and not isinstance(properties, Mapping):
         raise InputError(f"properties={short_repr(properties)} is no mapping of names to values")
     key = check_key(tuple(map(schema.field, key_names(primary_key))))
-    order = check_sortable(tuple(map(schema.field, key_names(sort_key))))
     key_ids = tuple(field.id for field in key)
     checked = check_table_properties(properties or {}, schema, key_ids)
+    order = parse_sort_key(key_names(sort_key), schema)
+    check_one_order(order, checked)
     entry = TableEntry(
         uuid=unit.context.runtime.uuid(),
         epoch=0,
         schema=schema,
         primary_key=key_ids,
-        sort_key=tuple(field.id for field in order),
+        sort_key=order,
         properties={name: value for name, value in checked.items() if value is not None},
     )
     check_storable(entry)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, Unpack, get_args
 
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.change import Metadata, Note
+from dolmen.commit.change import About, Metadata, read_about, with_full_signatures
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable, DropTable
 from dolmen.errors import (
@@ -25,7 +25,7 @@ from dolmen.errors import (
 from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import check_properties
+from dolmen.format.properties import check_one_order, check_properties
 from dolmen.format.schema import Default, DefaultFunction, Schema, is_nested, own_names, stored_type
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
@@ -59,6 +59,7 @@ ColumnChange: TypeAlias = evolution.SchemaChange | Callable[[Schema], evolution.
 """A change of columns, or a function that makes it for the table's present columns."""
 
 
+@with_full_signatures
 class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
     """A table that can be changed. A subclass decides whether a call is a commit, or a part of a transaction.
 
@@ -69,8 +70,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        note: Note,
-        request: str | None,
+        about: About,
         *,
         data: Any = None,
         may_delay_files: bool = False,
@@ -96,11 +96,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         data: Any,
         *,
         cast: bool = False,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
+        **about: Unpack[About],
     ) -> CommitT:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
@@ -132,18 +130,16 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             change.append(change.take_columns(data, new_columns), cast, leave_out_erased)
 
-        return self._apply("append", statement, Note.of(message, metadata), request, data=data, may_delay_files=True)
+        return self._apply("append", statement, about, data=data, may_delay_files=True)
 
     def insert(
         self,
         data: Any,
         *,
         cast: bool = False,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
+        **about: Unpack[About],
     ) -> CommitT:
         """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
 
@@ -168,8 +164,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         return self._apply(
             "insert",
             lambda change: change.insert(change.take_columns(data, new_columns), cast, leave_out_erased),
-            Note.of(message, metadata),
-            request,
+            about,
             data=data,
         )
 
@@ -180,13 +175,13 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         *,
         skip_equal: bool = False,
         cast: bool = False,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
+        **about: Unpack[About],
     ) -> CommitT:
         """Adds rows in place of all older rows with their keys, without reading any. Among equal keys the last wins.
+
+        Rows are streamed in bounded memory: a million keys, or 128 MB, at once, all of them in one commit.
 
         Args:
             on: the key columns; the primary key by default.
@@ -197,7 +192,6 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Raises:
             RowError: a key is NULL, or a row does not fit.
-            LimitError: there are more than 1,000,000 keys.
 
         Examples:
             >>> commit = people.upsert([{"id": 3, "name": "Linus", "age": 29}])
@@ -210,7 +204,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased, choose)
 
         how = {"reads_rows": True} if skip_equal else {"may_delay_files": True}
-        return self._apply("upsert", statement, Note.of(message, metadata), request, data=data, **how)
+        return self._apply("upsert", statement, about, data=data, **how)
 
     def overwrite(
         self,
@@ -221,11 +215,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         check: bool = True,
         force: bool = False,
         cast: bool = False,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
+        **about: Unpack[About],
     ) -> CommitT:
         """Replaces all rows, or those of a predicate, in one commit. Older versions still show the old rows.
 
@@ -256,9 +248,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 change.overwrite_where(rows, where, force, check, cast, leave_out_erased)
 
         needs_newest = where is not None and not force
-        return self._apply(
-            "overwrite", statement, Note.of(message, metadata), request, data=data, needs_newest=needs_newest
-        )
+        return self._apply("overwrite", statement, about, data=data, needs_newest=needs_newest)
 
     def delete(
         self,
@@ -268,9 +258,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         keys: Any = None,
         on: Sequence[str] | None = None,
         mode: Mode = "auto",
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> CommitT:
         """Deletes the present rows for which a condition is TRUE, or that have one of the keys.
 
@@ -308,7 +296,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         # A file may be replaced before the commit: then the rows are looked up again.
         reads_rows = mode == "positions" or (mode == "auto" and self._is_sql(where, parameters))
-        return self._apply("delete", statement, Note.of(message, metadata), request, data=keys, reads_rows=reads_rows)
+        return self._apply("delete", statement, about, data=keys, reads_rows=reads_rows)
 
     def _is_sql(self, where: Where, parameters: Parameters | None) -> bool:
         """True if a condition is no predicate for the columns that this process knows."""
@@ -330,9 +318,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         keys: Any = None,
         on: Sequence[str] | None = None,
         within: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> ErasedT:
         """Deletes rows from all versions at once: no version, tag or clone shows them any more.
 
@@ -360,18 +346,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             ids.append(erase_rows(change, where, parameters, keys, on, within))
 
-        done = self._apply("erase", statement, Note.of(message, metadata), request, data=keys)
+        done = self._apply("erase", statement, about, data=keys)
         return self._erasure_result(ids[-1], done)
 
     def update(
-        self,
-        set: NewValues,
-        where: Where = None,
-        *,
-        parameters: Parameters | None = None,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, **about: Unpack[About]
     ) -> CommitT:
         """Gives rows new values, in one commit. Other rows stay as they are in their files.
 
@@ -399,8 +378,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         return self._apply(
             "update",
             lambda change: update_rows(change, set, where),
-            Note.of(message, metadata),
-            request,
+            about,
             reads_rows=True,
         )
 
@@ -413,9 +391,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         when_not_matched_by_source: WhenNotMatchedBySource = None,
         *,
         new_columns: NewColumns = "refuse",
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> CommitT:
         """Updates, deletes and inserts rows as the rows of a source say, in one commit (SQL's MERGE).
 
@@ -464,8 +440,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         return self._apply(
             operation,
             lambda change: merge_rows(change, rows, on, clauses, new_columns),
-            Note.of(message, metadata),
-            request,
+            about,
             reads_rows=True,
         )
 
@@ -477,9 +452,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         *,
         nullable: bool = True,
         comment: str = "",
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> CommitT:
         """Adds a column, in one commit that touches no file. Existing rows get ``default``.
 
@@ -506,12 +479,10 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         name, comment = arguments.text("name", name), arguments.text("comment", comment)
         arguments.flag("nullable", nullable)
-        change = evolution.AddColumn(name, _arrow_type(type), nullable, _new_default(name, type, default), comment)
-        return self._alter(change, request, Note.of(message, metadata))
+        change = evolution.AddColumn(name, _arrow_type(type), nullable, column_default(name, type, default), comment)
+        return self._alter(change, about)
 
-    def drop_column(
-        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> CommitT:
+    def drop_column(self, name: str, **about: Unpack[About]) -> CommitT:
         """Drops a column, in one commit that touches no file. Older versions still show it until they expire.
 
         Its values leave the disk when the files that hold them are compacted, and those versions expire. A new column
@@ -526,17 +497,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.schema.names
             ['id', 'name']
         """
-        return self._alter(evolution.DropColumn(arguments.text("name", name)), request, Note.of(message, metadata))
+        return self._alter(evolution.DropColumn(arguments.text("name", name)), about)
 
-    def rename_column(
-        self,
-        old: str,
-        new: str,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def rename_column(self, old: str, new: str, **about: Unpack[About]) -> CommitT:
         """Renames a column, in one commit that touches no file. Settings that name it follow.
 
         Args:
@@ -554,11 +517,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ['id', 'first_name', 'age']
         """
         change = evolution.RenameColumn(arguments.text("old", old), arguments.text("new", new))
-        return self._alter(change, request, Note.of(message, metadata))
+        return self._alter(change, about)
 
-    def make_nullable(
-        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> CommitT:
+    def make_nullable(self, name: str, **about: Unpack[About]) -> CommitT:
         """Allows NULL in a column from now on.
 
         Raises:
@@ -569,11 +530,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.schema.field("age").nullable
             True
         """
-        return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, Note.of(message, metadata))
+        return self._alter(evolution.MakeNullable(arguments.text("name", name)), about)
 
-    def set_not_null(
-        self, column: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> CommitT:
+    def set_not_null(self, column: str, **about: Unpack[About]) -> CommitT:
         """Forbids NULL in a column from now on. Does nothing if it does so already.
 
         Where statistics do not prove that no row has NULL there, rows are read. Concurrent writes that may add NULL are
@@ -588,18 +547,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             False
         """
         column = arguments.text("column", column)
-        return self._apply(
-            "alter", lambda change: set_not_null(change, column), Note.of(message, metadata), request, reads_rows=True
-        )
+        return self._apply("alter", lambda change: set_not_null(change, column), about, reads_rows=True)
 
-    def add_primary_key(
-        self,
-        columns: str | Sequence[str],
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def add_primary_key(self, columns: str | Sequence[str], **about: Unpack[About]) -> CommitT:
         """Gives a table without a primary key one. Reads its columns, in bounded memory; none may be NULL any more.
 
         Args:
@@ -617,19 +567,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ('user', 'day')
         """
         names = arguments.names("columns", columns)
-        return self._apply(
-            "alter", lambda change: add_primary_key(change, names), Note.of(message, metadata), request, reads_rows=True
-        )
+        return self._apply("alter", lambda change: add_primary_key(change, names), about, reads_rows=True)
 
-    def add_check(
-        self,
-        name: str,
-        predicate: Where,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def add_check(self, name: str, predicate: Where, **about: Unpack[About]) -> CommitT:
         """Adds a check: a predicate that is FALSE for no row. Every write compares its rows; NULL passes.
 
         Where statistics do not prove it for existing rows, these are read. Concurrent writes are compared, or repeated.
@@ -648,20 +588,17 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> commit = people.add_check("adult", "age >= 18")
             >>> people.append([{"id": 4, "name": "Tim", "age": 3}])
             Traceback (most recent call last):
-            dolmen.errors.RowError: row 1: the check 'adult' is FALSE: age >= 18, and age is 3
+            dolmen.errors.ConstraintError: row 1: the check 'adult' is FALSE: age >= 18, and age is 3
         """
         name = arguments.text("name", name)
         return self._apply(
             "alter",
             lambda change: add_check(change, name, predicate),
-            Note.of(message, metadata),
-            request,
+            about,
             reads_rows=True,
         )
 
-    def drop_check(
-        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
-    ) -> CommitT:
+    def drop_check(self, name: str, **about: Unpack[About]) -> CommitT:
         """Drops a check.
 
         Raises:
@@ -673,17 +610,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.checks
             {}
         """
-        return self._alter(evolution.DropCheck(arguments.text("name", name)), request, Note.of(message, metadata))
+        return self._alter(evolution.DropCheck(arguments.text("name", name)), about)
 
-    def widen_column(
-        self,
-        name: str,
-        type: pa.DataType,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def widen_column(self, name: str, type: pa.DataType, **about: Unpack[About]) -> CommitT:
         """Gives a column a type that has all values of its own, in one commit that touches no file.
 
         Args:
@@ -701,17 +630,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             DataType(int64)
         """
         change = evolution.WidenColumn(arguments.text("name", name), _arrow_type(type))
-        return self._alter(change, request, Note.of(message, metadata))
+        return self._alter(change, about)
 
-    def set_default(
-        self,
-        name: str,
-        default: Any,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def set_default(self, name: str, default: Any, **about: Unpack[About]) -> CommitT:
         """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
         Args:
@@ -730,18 +651,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         def change(schema: Schema) -> evolution.SetDefault:
             column = schema.field(arguments.text("name", name))
-            return evolution.SetDefault(name, _new_default(name, column.arrow_type, default))
+            return evolution.SetDefault(name, column_default(name, column.arrow_type, default))
 
-        return self._alter(change, request, Note.of(message, metadata))
+        return self._alter(change, about)
 
-    def reorder(
-        self,
-        columns: Sequence[str],
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def reorder(self, columns: Sequence[str], **about: Unpack[About]) -> CommitT:
         """Changes the order in which scans return columns: these come first, and the others as they were.
 
         Raises:
@@ -752,19 +666,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.schema.names
             ['name', 'id', 'age']
         """
-        return self._alter(
-            evolution.Reorder(tuple(arguments.names("columns", columns))), request, Note.of(message, metadata)
-        )
+        return self._alter(evolution.Reorder(tuple(arguments.names("columns", columns))), about)
 
-    def comment(
-        self,
-        name: str,
-        comment: str,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def comment(self, name: str, comment: str, **about: Unpack[About]) -> CommitT:
         """Says what a column is, for people; an empty text takes that away.
 
         Args:
@@ -776,20 +680,13 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             {'age': 'in years'}
         """
         change = evolution.SetComment(arguments.text("name", name), arguments.text("comment", comment))
-        return self._alter(change, request, Note.of(message, metadata))
+        return self._alter(change, about)
 
-    def set_sort_key(
-        self,
-        columns: str | Sequence[str] | None,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> CommitT:
+    def set_sort_key(self, columns: str | Sequence[str] | None, **about: Unpack[About]) -> CommitT:
         """Sorts new files by other columns. Existing files are sorted when they are compacted.
 
         Args:
-            columns: names; None sorts by nothing.
+            columns: names, or terms such as ``"day(at) DESC NULLS FIRST"`` (docs/sorting.md); None sorts by nothing.
 
         Raises:
             SchemaError: there is no such column, or rows can't be sorted by it.
@@ -800,7 +697,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ('age',)
         """
         names = [] if columns is None else arguments.names("columns", columns)
-        return self._alter(evolution.SetSortKey(tuple(names)), request, Note.of(message, metadata))
+        return self._alter(evolution.SetSortKey(tuple(names)), about)
 
     def set(
         self,
@@ -832,11 +729,12 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 checked = check_properties(changes, TABLE_PROPERTIES, "a table")
             else:
                 checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
+                check_one_order(entry.sort_key, checked)
                 if checked:
                     unit.add(SetProperties(change.name, entry.uuid, checked, request, seen=entry))
             unit.add_content(request, "set", change.name, checked)
 
-        return self._apply("set", statement, Note.of(message, metadata), request)
+        return self._apply("set", statement, About(request=request, message=message, metadata=metadata))
 
     def restore(
         self,
@@ -845,9 +743,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         timestamp: datetime | int | str | None = None,
         tag: str | None = None,
         settled: bool = True,
-        request: str | None = None,
-        message: str | None = None,
-        metadata: Metadata | None = None,
+        **about: Unpack[About],
     ) -> CommitT:
         """Makes this table what it was in an earlier version; its name stays. See ``Database.restore``.
 
@@ -863,22 +759,27 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.count()
             3
         """
+        request = about.get("request")
         moment = Moment(version, timestamp, tag, settled)
 
         def statement(change: TableChange) -> None:
             restore_table(change.unit, change.name, moment, request)
 
-        return self._apply("restore", statement, Note.of(message, metadata), request, needs_newest=True)
+        return self._apply("restore", statement, about, needs_newest=True)
 
-    def _alter(self, column_change: ColumnChange, request: str | None, note: Note) -> CommitT:
+    def _alter(self, column_change: ColumnChange, about: About) -> CommitT:
+        request = about.get("request")
+
         def statement(change: TableChange) -> None:
             unit, entry = change.unit, change.entry
             altered = column_change(entry.schema) if callable(column_change) else column_change
+            if isinstance(altered, evolution.SetSortKey) and altered.columns:
+                check_one_order((1,), entry.properties)
             if not unit.has_applied(request):
                 unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (altered,), request))
             unit.add_content(request, "alter", change.name, repr(altered))
 
-        return self._apply("alter", statement, note, request)
+        return self._apply("alter", statement, about)
 
 
 class TransactionTable(TableVerbs[None, str]):
@@ -917,11 +818,10 @@ class TransactionTable(TableVerbs[None, str]):
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        note: Note,
-        request: str | None,
+        about: About,
         **how: Any,
     ) -> None:
-        refuse_note(note)
+        request = read_request(about)
         self._unit.operations.append(operation)
         with self._unit.savepoint():  # a call may add several statements: all of them, or none
             statement(TableChange(self._unit, self.name, request))
@@ -981,14 +881,16 @@ def pin_table(table: TransactionTable) -> TransactionTable:
     return TransactionTable(table._unit, table.name, table._unit.manifest)
 
 
-def refuse_note(note: Note) -> None:
-    """Raises InputError if a statement of a transaction has a message or metadata."""
+def read_request(about: About) -> str | None:
+    """The request of a statement of a transaction. Raises InputError if it has a message or metadata."""
+    note, request = read_about(**about)
     for name in ("message", "metadata"):
         if getattr(note, name):
             raise InputError(f"{name}= belongs to the whole transaction: give it to db.transaction({name}=...)")
+    return request
 
 
-def _new_default(name: str, arrow_type: pa.DataType, value: Any) -> Default:
+def column_default(name: str, arrow_type: pa.DataType, value: Any) -> Default:
     """A default as callers give it: ``default_json``, or a function. Raises InputError if it does not fit."""
     if not isinstance(value, Expression):
         return default_json(name, arrow_type, value)

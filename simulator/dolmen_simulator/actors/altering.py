@@ -32,6 +32,9 @@ _MOST = 3
 _NAMES = ("a", "b", "c", "d")
 """The names of columns, few, so that a dropped name is soon given to another column."""
 
+_FIELDS = ("x", "y")
+"""The names of fields that the struct gets."""
+
 Made: TypeAlias = tuple[Step, Callable[[TransactionTable], None]]
 """A step in the model, and production code for it."""
 
@@ -56,6 +59,8 @@ class Alterer(Actor):
                 step, apply = self._draw(name, columns)
                 columns = step.apply(columns)
                 run.effects.append(AlterEffect(name, (step,)))
+                is_inside = isinstance(step, ChangeStep) and step.after.name == "s"
+                process.network.counts["changes of fields"] += is_inside
                 apply(table)
             if rows:
                 run.effects.append(model.AppendEffect(name, rows))
@@ -65,6 +70,8 @@ class Alterer(Actor):
         process.run_transaction(f"alter {name}", alter)
 
     def _draw(self, name: str, columns: tuple[ModelColumn, ...]) -> Made:
+        if self.random.random() < 0.25:
+            return self._change_field(columns)
         added, chance = added_columns(columns), self.random.random()
         if not added or (len(added) < _MOST and chance < 0.35):
             return self._add(name, columns)
@@ -94,6 +101,20 @@ class Alterer(Actor):
         return AddStep(column), lambda table: table.add_column(
             column.name, pa.int64(), default, nullable=column.nullable
         )
+
+    def _change_field(self, columns: tuple[ModelColumn, ...]) -> Made:
+        """Adds a field to the struct, or renames or drops the one that was added."""
+        (struct,) = (column for column in columns if column.name == "s")
+        (new,) = self.random.sample([name for name in _FIELDS if name not in struct.new_fields], 1)
+        if not struct.new_fields:
+            changed = struct._replace(new_fields=(new,))
+            return ChangeStep(struct, changed), lambda table: table.add_column(f"s.{new}", pa.int64())
+        (old,) = struct.new_fields
+        if self.random.random() < 0.5:
+            changed = struct._replace(new_fields=())
+            return ChangeStep(struct, changed), lambda table: table.drop_column(f"s.{old}")
+        changed = struct._replace(new_fields=(new,))
+        return ChangeStep(struct, changed), lambda table: table.rename_column(f"s.{old}", new)
 
     def _free_name(self, columns: tuple[ModelColumn, ...]) -> str:
         taken = {column.name for column in columns}

@@ -12,7 +12,7 @@ from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.readers import Reader
 from dolmen_simulator.judge.effects import SHAPES
-from dolmen_simulator.judge.model import Matches, Row
+from dolmen_simulator.judge.model import SCHEMA, Matches, Row, struct_of
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.world.process import Process
 
@@ -44,13 +44,13 @@ class Asker(Reader):
         table = process.db.at(version=version).table(name)
         there = process.ledger.visible_state(version, process.db.version)[name]
         where, matches = self._where()
-        columns = self.random.choice((None, ["v", "u"], ["u"], ["t", "k", "u"]))
+        columns = self.random.choice((None, ["v", "u"], ["u"], ["t", "k", "u"], ["s", "u"]))
         limit = self.random.choice((None, None, None, 1, 7))
         order_by = self.random.choice((None, None, "u", "-u"))
         scan = table.scan(columns, where, limit, order_by=order_by)
         query = f"version {version} of {name!r} where {where}, {columns}, at most {limit}, by {order_by},"
         types = [pa.int64() if field.name in there.widened else field.type for field in SHAPES[there.shape].schema]
-        if [table.schema.field(own).type for own in Row._fields] != types:
+        if [table.schema.field(own).type for own in Row._fields] != types[: len(Row._fields)]:
             raise ViolationError(Never.UNREADABLE, f"{query} is stored as {table.schema}")
         if self.random.random() < 0.2:
             scan.explain()
@@ -66,9 +66,10 @@ class Asker(Reader):
             raise ViolationError(never, f"{query} shows {sorted(found)}; {missing} of {len(expected)} are missing")
         if order_by and found != sorted(expected, reverse=order_by.startswith("-"))[:size]:
             raise ViolationError(Never.LOST, f"{query} is in no such order: {found}")
-        for column in (own for own in data.column_names if own in Row._fields):
+        for column in (own for own in data.column_names if own in SCHEMA.names):
             values = [getattr(expected[u], column) for u in found]
-            cells = data[column].cast("int64").to_pylist()
+            plain = data[column].cast("int64").to_pylist() if column in Row._fields else data[column].to_pylist()
+            cells = [struct_of(cell) for cell in plain] if column == "s" else plain
             if cells != values:
                 raise ViolationError(Never.HALF, f"{query} shows {column} as {cells}, not {values}")
         if limit is None and scan.count() != len(expected):

@@ -56,6 +56,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (DeleteRequester, 2),
     (Ingester, 2),
     (upkeep.Settler, 1),
+    (upkeep.Partitioner, 1),
     (upkeep.Overwriter, 1),
     (upkeep.Loader, 2),
     (Hoarder, 4),

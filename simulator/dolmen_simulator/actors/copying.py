@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dolmen.errors import SchemaError, TableNotFoundError
 from dolmen_simulator.actors.writers import Actor, World
+from dolmen_simulator.judge.model import SCHEMA
 from dolmen_simulator.judge.replica import TableCopy, fed_rows, follow_feed, name_in
 from dolmen_simulator.judge.seen import check_rows, rows_from
 from dolmen_simulator.world.network import MINUTE_US
@@ -55,7 +56,7 @@ class Copyist(Actor):
         if name is None:
             return None if until == newest else copy
         net, slowly = self.random.random() < 0.3, self.random.random() < 0.2
-        where: dict[str, Any] = {"columns": ["k", "v", "u", "t"]} if self.random.random() < 0.3 else {}
+        where: dict[str, Any] = {"columns": SCHEMA.names} if self.random.random() < 0.3 else {}
         try:
             table = process.db.table(name)
         except TableNotFoundError:

@@ -117,11 +117,12 @@ class Declarer(Actor):
         """Ends the call as one without effects.
 
         Raises:
-            ViolationError: no table has another shape, which can't change.
+            ViolationError: no table has another shape, which can't change, or a field that is not declared.
         """
         during = process.ledger.states[min(began, process.db.version) :]
         tables = [(state[name], shape) for state in during for name, shape in shapes.items() if name in state]
-        if not any(table.shape != shape or table.widened for table, shape in tables):
+        has_field = any(column.new_fields for table, _ in tables for column in table.columns)
+        if not has_field and not any(table.shape != shape or table.widened for table, shape in tables):
             raise ViolationError(Never.MISREPORTED, f"a declaration that fits was refused: {error}") from error
         process.network.counts["declarations refused"] += 1
         run = process.begin_run()

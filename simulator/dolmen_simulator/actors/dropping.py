@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.ingest.announcements import Drop, read_drops
 from dolmen.ingest.batch import Message, isolate
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
@@ -24,7 +24,7 @@ from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
 from dolmen_simulator.judge.ingesting import DroppedColumn, IngestEffect
-from dolmen_simulator.judge.model import Effect, Row, SettingsEffect, TableRows
+from dolmen_simulator.judge.model import FULL_STRUCT, NULL_STRUCT, Effect, Row, SettingsEffect, TableRows
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
@@ -140,11 +140,13 @@ class Ingester(Actor):
         elif bad:
             kind, body = "jsonl", _lines(rows, bad=True)
         else:
+            rows = self.renumbered(rows, NULL_STRUCT) if kind == "csv" else rows
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
         if not bad and self.random.random() < 0.15:
             table = _UNFOUNDED
             rows = tuple(Row(row.k, row.v or 0, row.u, row.t or process.network.scheduler.now_us) for row in rows)
-            body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows)
+            rows, kind = self.renumbered(rows, FULL_STRUCT), "parquet" if kind == "parquet" else "jsonl"
+            body = _parquet(rows) if kind == "parquet" else _lines(rows)
         extra: DroppedColumn | None = None
         if not bad and table != _UNFOUNDED and self.random.random() < 0.3:
             values = tuple(self.random.randrange(100) for _ in rows)
@@ -204,13 +206,16 @@ def _lacks_column(table: TableRows | None, dropped: DroppedFile) -> bool:
 
 def _lines(rows: tuple[Row, ...], extra: DroppedColumn | None = None, *, bad: bool = False) -> bytes:
     more = [{}] * len(rows) if extra is None else [{extra.name: value} for value in extra.values]
-    said = [json.dumps({**row._asdict(), "t": _time(row.t), **own}) for row, own in zip(rows, more, strict=True)]
+    said = [
+        json.dumps({**row._asdict(), "t": _time(row.t), "s": row.s, **own}) for row, own in zip(rows, more, strict=True)
+    ]
     if bad:
         said.insert(len(said) // 2, json.dumps(_BAD_ROW))
     return "".join(line + "\n" for line in said).encode()
 
 
 def _csv(rows: tuple[Row, ...], extra: DroppedColumn | None = None) -> bytes:
+    """A file without structs."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*Row._fields, *([extra.name] if extra else [])])

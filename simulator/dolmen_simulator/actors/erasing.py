@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.format.receipts import erasure_id
 from dolmen.iceberg.publication import publish_erasures
 from dolmen.ingest.batch import Message, isolate
@@ -16,7 +17,7 @@ from dolmen.ingest.delete_requests import DeleteRequest, apply_deletes, parse_re
 from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.batches import Answer, serve
-from dolmen_simulator.actors.writers import KEYS, NAMES, PLAIN, Actor
+from dolmen_simulator.actors.writers import KEYS, NAMES, PLAIN, Actor, named_columns
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect
 from dolmen_simulator.judge.model import Effect, Matches
@@ -146,8 +147,7 @@ class DeleteRequester(Actor):
             body = {"erase": {"table": table, "keys": keys}}
         else:
             where, matches = self.predicate()
-            columns = frozenset("kv").intersection(where if isinstance(where, dict) else where.split())
-            effect = EraseEffect(table, matches, columns, id_)
+            effect = EraseEffect(table, matches, named_columns(where), id_)
             body = {"erase": {"table": table, "where": where}}
         return DeleteMessage(id_, json.dumps(body | {"request_id": id_}), (effect,))
 

@@ -93,4 +93,4 @@ class Feeder(Worker):
 
 def _line(row: Row, gone: bool) -> dict[str, Any]:
     time = None if row.t is None else datetime.fromtimestamp(row.t / 1e6, UTC).replace(tzinfo=None).isoformat()
-    return {"Op": "D", "k": row.k, "v": row.v} if gone else {"Op": "U", **row._asdict(), "t": time}
+    return {"Op": "D", "k": row.k, "v": row.v} if gone else {"Op": "U", **row._asdict(), "t": time, "s": row.s}

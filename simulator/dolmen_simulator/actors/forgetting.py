@@ -13,7 +13,7 @@ from dolmen.predicate.parse import Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.transaction import unit_of
 from dolmen.transactions.unit_of_work import Commit
-from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World
+from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World, named_columns
 from dolmen_simulator.judge.erasing import SUBJECT, EraseEffect, ForgetEffect
 from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.model import Matches, SettingsEffect
@@ -106,7 +106,7 @@ class Eraser(Actor):
             k = self.random.randrange(KEYS)
             return {"k": k}, lambda row: row.k == k, frozenset("k")
         where, matches = self.predicate()
-        return where, matches, frozenset("kv").intersection(where if isinstance(where, dict) else where.split())
+        return where, matches, named_columns(where)
 
     def _forget(self) -> _Request:
         id_ = None if self.random.random() < 0.5 else f"e{self.world.unique()}"

@@ -6,8 +6,9 @@ Now and then it writes something else under that id, which must be refused.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from dolmen.base.records import replace
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import PLAIN, SPARE, Actor, World, arrow, digest_of_rows

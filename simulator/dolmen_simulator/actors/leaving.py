@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.erasures.status import ErasureStatus

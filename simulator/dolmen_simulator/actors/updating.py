@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from dolmen.transactions.merge.clauses import Expression, Insert
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
-from dolmen_simulator.actors.writers import KEYS, Actor
+from dolmen_simulator.actors.writers import KEYS, Actor, arrow
 from dolmen_simulator.judge.columns import GENERATION
 from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, numbered
 from dolmen_simulator.judge.model import Effect, OperationRun, Row
@@ -38,7 +40,7 @@ class Updater(Actor):
         process.run_transaction(f"update {name}", change)
 
     def _update(self, name: str) -> _Step:
-        where, matches = self.predicate()
+        where, matches = self.predicate() if self.random.random() < 0.7 else self.condition()
         amount, number = self.random.randint(1, 9), self.world.unique()
         values = {"v": Expression(f"v + {amount}"), "u": Expression(numbered("u", number))}
         return UpdateEffect(name, matches, amount, number), lambda table: table.update(values, where)
@@ -46,9 +48,9 @@ class Updater(Actor):
     def _merge(self, name: str) -> _Step:
         number, keys = self.world.unique(), self.random.sample(range(KEYS), self.random.randint(1, 4))
         rows = tuple(Row(k, self.random.randint(1, 9), self.world.unique()) for k in keys)
-        source = [{**row._asdict(), "new": number} for row in rows]
+        source = arrow(rows).append_column("new", pa.array([number] * len(rows)))
         matched = {"v": "target.v + source.v", "u": numbered("target.u", "source.new")}
-        absent = Insert({"k": "source.k", "v": "source.v", "u": "source.u"})
+        absent = Insert({"k": "source.k", "v": "source.v", "u": "source.u", "s": "source.s"})
         counted: dict[int, int] = {}
 
         def merge(table: TransactionTable) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from dolmen.base.runtime import never
 from dolmen.base.units import GIB, MIB
 from dolmen.commit.statements.row_changes import Write
+from dolmen.errors import TableNotFoundError
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolution import resolve
@@ -129,10 +130,10 @@ class Settler(Actor):
         if not process.ledger.version:
             return
         if not settings:
-            self._set(process, "", dict(self.world.settings))
+            self.set_properties(process, "", dict(self.world.settings))
         elif self.random.random() < 0.04:
             name = self.random.choice(sorted(settings))
-            self._set(process, "", {name: self.random.choice(self.world.choices[name])})
+            self.set_properties(process, "", {name: self.random.choice(self.world.choices[name])})
         elif self.random.random() < 0.2:
             table = self.target(process)
             changes: dict[str, Any] = self.random.choice(
@@ -147,12 +148,33 @@ class Settler(Actor):
                 )
             )
             if table is not None:
-                self._set(process, table, changes)
+                self.set_properties(process, table, changes)
 
     @staticmethod
-    def _set(process: Process, table: str, changes: dict[str, Any]) -> None:
+    def set_properties(process: Process, table: str, changes: dict[str, Any]) -> None:
         call = process.db.set if not table else lambda **settings: process.db.table(table).set(**settings)
         process.write(f"set {table} {changes}", [model.SettingsEffect(table, changes)], lambda: call(**changes))
+
+
+class Partitioner(Actor):
+    """Changes the partitions of tables, and how their files are compressed."""
+
+    def turn(self, process: Process) -> None:
+        """Makes one change, seldom."""
+        table = self.target(process)
+        if table is None or self.random.random() < 0.7:
+            return
+        terms = ("v", "bucket[3](k)", "truncate[20](v)", "hour(t)", "hour(t), bucket[2](k)", "k", None)
+        files = self.random.choice((1, 2, 64, None))
+        codec = self.random.choice(("zstd(3)", "gzip", "snappy", "lz4", "none", None))
+        changes = {"partition_by": self.random.choice(terms), "partition_files": files, "compression": codec}
+        try:
+            is_sorted = bool(process.db.table(table).sort_key)
+        except TableNotFoundError:
+            return  # renamed in the meantime
+        if not is_sorted:
+            changes["cluster_by"] = self.random.choice(("v, k", "t", None))
+        Settler.set_properties(process, table, changes)
 
 
 class Overwriter(Actor):

@@ -7,7 +7,7 @@ what it remembers.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -98,6 +98,11 @@ class Actor:
             for _ in range(self.random.randint(1, most))
         )
 
+    def renumbered(self, rows: tuple[Row, ...], rests: Collection[int]) -> tuple[Row, ...]:
+        """The rows with new numbers, from which structs of one kind follow: those with these rests modulo 8."""
+        numbers = (number for number in iter(self.world.unique, None) if number % 8 in rests)
+        return tuple(row._replace(u=number) for row, number in zip(rows, numbers, strict=False))
+
     def count_files(self, few: tuple[int, int]) -> int:
         """Draws how many files a commit adds: seldom so many that their entries alone are more than a small root."""
         root_bytes = int(self.world.settings["root_bytes"])
@@ -108,7 +113,7 @@ class Actor:
     def predicate(self) -> tuple[str | dict[str, Any], Matches]:
         """Draws a predicate, as users write it and as a Python function."""
         k, a, b = self.random.randrange(KEYS), self.random.randrange(100), self.random.randrange(100)
-        low, high = min(a, b), max(a, b)
+        low, high, c = min(a, b), max(a, b), self.random.randrange(10)
         choices: list[tuple[str | dict[str, Any], Matches]] = [
             (f"v >= {low} AND v < {high}", lambda row: row.v is not None and low <= row.v < high),
             (f"k = {k} AND v > {a}", lambda row: row.k == k and row.v is not None and row.v > a),
@@ -117,14 +122,48 @@ class Actor:
             (f"v IS NULL OR NOT v < {high}", lambda row: row.v is None or row.v >= high),
             ({"k": k}, lambda row: row.k == k),
             ({"k": k, "v": a}, lambda row: row.k == k and row.v == a),
+            (f"s.a = {c} OR s.b < {c}", lambda row: row.field("a") == c or _is_less(row.field("b"), c)),
+            (
+                f"NOT s.a >= {c} AND v >= {low}",
+                lambda row: _is_less(row.field("a"), c) and row.v is not None and row.v >= low,
+            ),
+            (f"s.a IS NULL AND k > {k}", lambda row: row.field("a") is None and row.k > k),
+            (f"s.b IS NOT NULL AND NOT k > {k}", lambda row: row.field("b") is not None and row.k <= k),
+            ({"s.a": c, "k": k}, lambda row: row.field("a") == c and row.k == k),
             ("TRUE", lambda row: True),
         ]
         return self.random.choice(choices[:-1] if self.random.random() < 0.8 else choices)
 
+    def condition(self) -> tuple[str, Matches]:
+        """Draws a condition that no tombstone can have: DuckDB finds its rows."""
+        bits, k = self.random.randrange(8), self.random.randrange(KEYS)
+        return self.random.choice(
+            [
+                (f"v & 7 = {bits}", lambda row: row.v is not None and row.v & 7 == bits),
+                (
+                    f"k > {k} AND v & 1 = {bits & 1}",
+                    lambda row: row.k > k and row.v is not None and row.v & 1 == bits & 1,
+                ),
+                (f"s IS NULL AND k = {k}", lambda row: row.s is None and row.k == k),
+                (f"s.a & 7 = {bits}", lambda row: (row.field("a") or 0) & 7 == bits and row.field("a") is not None),
+            ]
+        )
+
+
+def named_columns(where: str | dict[str, Any]) -> frozenset[str]:
+    """The columns and fields that a predicate names."""
+    words = where if isinstance(where, dict) else where.split()
+    return frozenset(("k", "v", "s.a", "s.b")).intersection(words)
+
+
+def _is_less(value: int | None, than: int) -> bool:
+    return value is not None and value < than
+
 
 def arrow(rows: tuple[Row, ...]) -> pa.Table:
     """Converts rows to an Arrow table, as production code takes them."""
-    return pa.table(list(zip(*rows, strict=True)), schema=SCHEMA) if rows else SCHEMA.empty_table()
+    columns = list(zip(*((*row, row.s) for row in rows), strict=True))
+    return pa.table(columns, schema=SCHEMA) if rows else SCHEMA.empty_table()
 
 
 def digest_of_rows(rows: tuple[Row, ...]) -> str:
@@ -188,7 +227,7 @@ class Deleter(Actor):
 
 
 class PositionDeleter(Actor):
-    """Deletes rows by position, in files where others do the same."""
+    """Deletes rows by position, in files where others do the same, some of them by conditions that DuckDB evaluates."""
 
     def turn(self, process: Process) -> None:
         """Makes one delete."""
@@ -196,12 +235,16 @@ class PositionDeleter(Actor):
             return
         low = self.random.randrange(100)
         where, high = f"v BETWEEN {low} AND {low + 15}", low + 15
+        effect = model.DeletePositionsEffect("left", lambda row: row.v is not None and low <= row.v <= high)
+        is_evaluated_once = self.random.random() < 0.4
+        if is_evaluated_once:
+            where, matches = self.condition()
+            effect = model.DeleteConditionEffect("left", matches)
+            process.network.counts["deletes by conditions"] += 1
 
         def by_position(transaction: Transaction, run: OperationRun) -> None:
-            run.effects.append(
-                model.DeletePositionsEffect("left", lambda row: row.v is not None and low <= row.v <= high)
-            )
-            transaction.table("left").delete(where, mode="positions")
+            run.effects.append(effect)
+            transaction.table("left").delete(where, mode="auto" if is_evaluated_once else "positions")
 
         process.run_transaction(f"delete positions {where}", by_position)
 

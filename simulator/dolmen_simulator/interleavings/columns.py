@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace as altered
 from typing import Any
 
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace as altered
 from dolmen.errors import ConflictError, Error, PredicateError, SchemaError
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row
 from dolmen_simulator.interleavings.execution import Execution, Peer
@@ -90,6 +90,22 @@ def set_subject() -> PairedCall:
             tx.table("t").set(subject="v")
 
     return PairedCall("set subject=v", task, effect, _no_result, MOVED)
+
+
+def partitioned_table(db: Database) -> None:
+    """Makes a table with files of one partition, and one with rows of several."""
+    two_files(db)
+    db.table("t").set(partition_by="bucket[2](k)", partition_files=1)
+    db.table("t").append({"k": [7, 8], "v": [70, 80]})
+
+
+def set_partitions() -> PairedCall:
+    """Gives the table other partitions."""
+
+    def task(peer: Peer) -> Any:
+        return peer.db.table("t").set(partition_by="truncate[20](v)")
+
+    return PairedCall("set partition_by", task, lambda model: None, _no_result, MOVED)
 
 
 def write(verb: str, *rows: tuple[int, int]) -> PairedCall:
@@ -328,6 +344,9 @@ COLUMNS: tuple[Pair, ...] = (
         quick=(0,),
     ),
     Pair("drop column/set", one_table, (drop_column(1, "v"), set_subject())),
+    Pair("other partitions/append", partitioned_table, (set_partitions(), write("append", (4, 40), (9, 90)))),
+    Pair("other partitions/compact", partitioned_table, (set_partitions(), compaction())),
+    Pair("partitions, upsert/compact", partitioned_table, (write("upsert", (7, 71), (9, 90)), compaction())),
     Pair("rename column/delete", one_table, (rename_column(), delete_by_value())),
     Pair("rename column/compact", table_with_tombstone, (rename_column(), compaction())),
     Pair("widen columns/append", narrow_table, (widen_columns(), write_days("append", (5, 50, 5 * _DAY_US)))),

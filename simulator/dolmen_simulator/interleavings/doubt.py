@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.units import utc
 from dolmen.commit.head import context_of
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace as altered
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace as altered
 from dolmen.errors import PredicateError, TableExistsError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, Decision

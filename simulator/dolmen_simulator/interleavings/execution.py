@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import Context, context_of
 from dolmen.errors import UnknownOutcomeError

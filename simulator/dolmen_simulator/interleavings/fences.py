@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.errors import StaleWriterError, TableExistsError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect

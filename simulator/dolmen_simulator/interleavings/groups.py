@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace as altered
 from typing import Any, TypeAlias
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace as altered
 from dolmen.commit.head import context_of
 from dolmen.commit.loop import Committed, Leader, Member
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace as altered
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace as altered
 from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
 from dolmen.ingest.batch import BatchRequest, Decision, apply_together
 from dolmen.transactions.transaction import Transaction, unit_of

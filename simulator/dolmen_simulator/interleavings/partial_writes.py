@@ -1,10 +1,10 @@
-"""Pairs with writes that find rows first: to overwrite a part, to delete what DuckDB finds, to skip equal rows."""
+"""Pairs with writes that find rows first: overwrites of a part, rows that DuckDB finds, equal rows that are skipped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace as altered
 
+from dolmen.base.records import replace as altered
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.columns import MOVED
 from dolmen_simulator.interleavings.execution import Peer
@@ -64,6 +64,17 @@ def upsert_changed(*rows: Row) -> PairedCall:
     )
 
 
+def add_count() -> PairedCall:
+    """Adds the number of rows to one of them, in SQL."""
+
+    def effect(model: ExpectedTables) -> None:
+        rows = expected_rows(model)
+        model.tables["t"] = [(k, v + len(rows) if k == 1 else v, t) for k, v, t in rows]
+
+    text = "UPDATE t SET v = v + (SELECT count(*) FROM t) WHERE k = 1"
+    return PairedCall("update in SQL", lambda peer: peer.db.sql(text), effect, no_result)
+
+
 def _is_high(row: Row) -> bool:
     return bool(row[1] >= 20)
 
@@ -77,6 +88,7 @@ _LOW = overwrite_part("v <= 20", lambda row: bool(row[1] <= 20), (1, 11, None))
 _HIGH_IF_UNCHANGED = altered(_HIGH, allowed_errors=MOVED)
 """It is refused if another call has added such rows."""
 _FOUND = delete_found("greatest(v, 0) IN (20, 40)", _is_twenty_or_forty)
+_FOUND_TEN = delete_found("greatest(v, 0) = 10", lambda row: bool(row[1] == 10))
 _CHANGED = upsert_changed((1, 10, None), (2, 22, None))
 
 PARTIAL_WRITES: tuple[Pair, ...] = (
@@ -93,8 +105,10 @@ PARTIAL_WRITES: tuple[Pair, ...] = (
     Pair("delete found rows/append", one_table, (_FOUND, append((4, 40, None))), quick=(0,)),
     Pair("delete found rows/update to one", one_table, (_FOUND, update(30, 40)), quick=(0,)),
     Pair("delete found rows/delete found rows", one_table, (_FOUND, _FOUND), quick=(0,)),
+    Pair("delete found rows/delete other found rows", one_table, (_FOUND, _FOUND_TEN), quick=(0,)),
     Pair("delete found rows/compact", two_files, (_FOUND, compaction()), quick=(0,)),
     Pair("delete found rows/resolve", table_with_tombstone, (_FOUND, resolution()), quick=(0,)),
+    Pair("update in SQL/append", one_table, (add_count(), append((4, 40, None))), quick=(0,)),
     Pair("upsert what differs/upsert", one_table, (_CHANGED, upsert((1, 11, None))), quick=(0,)),
     Pair("upsert what differs/delete", one_table, (_CHANGED, delete("k = 1", lambda row: row[0] == 1)), quick=(0,)),
     Pair("upsert what differs/upsert what differs", one_table, (_CHANGED, upsert_changed((1, 11, None))), quick=(0,)),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace as altered
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace as altered
 from dolmen.commit.head import context_of
 from dolmen.errors import Error, TableExistsError, TagExistsError, TagNotFoundError, VersionExpiredError
 from dolmen.format.properties import DatabaseSettings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace as altered
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace as altered
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError

@@ -42,7 +42,7 @@ class DropStep(NamedTuple):
 
 
 class ChangeStep(NamedTuple):
-    """Puts a column in the place of one with its number: with another name, another default, or NULL allowed."""
+    """Puts a column in the place of one with its number: with another name, default or field, or NULL allowed."""
 
     before: ModelColumn
     after: ModelColumn
@@ -50,7 +50,9 @@ class ChangeStep(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the deed."""
-        return tuple(dict.fromkeys((self.before.name, self.after.name)))
+        parts = (name for each in (self.before, self.after) for name in each.new_fields)
+        paths = (path for name in parts for path in (name, f"{self.before.name}.{name}"))
+        return tuple(dict.fromkeys((self.before.name, self.after.name, *paths)))
 
     def apply(self, columns: tuple[ModelColumn, ...]) -> tuple[ModelColumn, ...]:
         """The columns after it."""

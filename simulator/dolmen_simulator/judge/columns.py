@@ -22,6 +22,7 @@ class ModelColumn(NamedTuple):
         default: the value of rows that are written without it.
         initial: the value of rows that were there when it was added.
         nullable: whether NULL is allowed.
+        new_fields: names of the fields that a struct got later, in which all rows have NULL.
     """
 
     number: int
@@ -29,9 +30,10 @@ class ModelColumn(NamedTuple):
     default: int | None = None
     initial: int | None = None
     nullable: bool = True
+    new_fields: tuple[str, ...] = ()
 
 
-BASE = tuple(ModelColumn(-place, name) for place, name in enumerate(("k", "v", "u", "t"), 1))
+BASE = tuple(ModelColumn(-place, name) for place, name in enumerate(("k", "v", "u", "t", "s"), 1))
 """The columns that all tables have."""
 
 Possible: TypeAlias = Mapping[int, Mapping[int, frozenset[int | None]]]

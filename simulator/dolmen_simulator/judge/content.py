@@ -19,7 +19,7 @@ from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.stored import StoredBlob, StoredFile, StoredTable, StoredTombstone, StoredVector
 
 COMMIT_TS = "_commit_ts"
-_OWN_COLUMNS = 4
+_OWN_COLUMNS = 5
 """The columns that all tables have are the first ones: ids from 1 on."""
 
 Values: TypeAlias = dict[int, Any]
@@ -124,6 +124,11 @@ class Content:
                 for field in table.schema
                 if field.name != COMMIT_TS
             }
+            for field in (field for field in table.schema if pa.types.is_struct(field.type)):
+                for part in field.type:
+                    structs = table[field.name].to_pylist()
+                    values_of_part = [None if struct is None else struct[part.name] for struct in structs]
+                    columns[int(part.metadata[b"PARQUET:field_id"])] = values_of_part
             own = [columns[id_] for id_ in sorted(columns) if id_ <= _OWN_COLUMNS]
             rows = list(zip(*own, strict=True))
             values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

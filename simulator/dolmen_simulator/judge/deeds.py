@@ -12,6 +12,7 @@ from dolmen_simulator.judge.following import tables_of
 from dolmen_simulator.judge.ingesting import IngestEffect
 from dolmen_simulator.judge.inserting import InsertEffect
 from dolmen_simulator.judge.model import (
+    SCHEMA,
     AddEffect,
     AppendEffect,
     AppendIfAbsentEffect,
@@ -25,7 +26,6 @@ from dolmen_simulator.judge.model import (
     OperationRun,
     OverwriteEffect,
     RenameEffect,
-    Row,
     SettingsEffect,
     State,
     UpsertEffect,
@@ -206,7 +206,7 @@ def _names(did: StoredDeed, effects: Sequence[Effect]) -> set[str]:
         return {effect.cursor for effect in effects if isinstance(effect, CursorEffect)}
     if did.what in ("restore", "clone"):
         return _versions(effects)
-    return set(Row._fields) if did.what in _ROWS else set()
+    return set(SCHEMA.names) if did.what in _ROWS else set()
 
 
 def _versions(effects: Sequence[Effect]) -> set[str]:

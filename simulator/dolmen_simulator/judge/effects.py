@@ -35,8 +35,8 @@ def _narrow(*names: str) -> pa.Schema:
 SHAPES = (
     Shape(SCHEMA),
     Shape(_narrow("v"), ("v",)),
-    Shape(_narrow("k"), ("k", "v")),
-    Shape(_narrow("k", "v"), ("t",)),
+    Shape(_narrow("k"), ("k DESC NULLS FIRST", "v")),
+    Shape(_narrow("k", "v"), ("day(t) DESC", "v NULLS FIRST")),
 )
 """The shapes of tables. A table that is created again may get another shape."""
 

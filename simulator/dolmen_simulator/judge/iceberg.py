@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import fastavro
@@ -74,6 +75,12 @@ class IcebergTable:
         """The fields of a schema. Raises MalformedError."""
         same = [each for each in self.found["schemas"] if each["schema-id"] == id_]
         require(len(same) == 1, f"there are {len(same)} schemas with id {id_}")
+        return list(same[0]["fields"])
+
+    def spec(self, id_: int) -> list[dict[str, Any]]:
+        """The fields of a partition spec. Raises MalformedError."""
+        same = [each for each in self.found["partition-specs"] if each["spec-id"] == id_]
+        require(len(same) == 1, f"there are {len(same)} partition specs with id {id_}")
         return list(same[0]["fields"])
 
     def key(self, path: str) -> str:
@@ -148,7 +155,9 @@ class IcebergReader:
         deletes: list[dict[str, Any]] = []
         for manifest in self._manifests(table, snapshot):
             entries = self._read(table.key(manifest["manifest_path"])).records
-            _check_manifest(manifest, entries, snapshot)
+            spec = manifest["partition_spec_id"]
+            _check_manifest(manifest, entries, snapshot, len(table.spec(spec)))
+            entries = [each | {"partition": (spec, *each["data_file"]["partition"].values())} for each in entries]
             (deletes if manifest["content"] else data).extend(entries)
         _check_totals(snapshot, data, deletes)
         _check_row_ids(table, snapshot, data)
@@ -161,19 +170,21 @@ class IcebergReader:
             require(len(stored) == file["record_count"], f"{path} has {len(stored)} rows, not {file['record_count']}")
             size = len(self._bucket.objects[table.key(path)].body)
             require(size == file["file_size_in_bytes"], f"{path} has {size} bytes, not {file['file_size_in_bytes']}")
-            hidden = set().union(*(positions for ts, positions in gone.get(path, ()) if ts >= sequence))
+            applied = gone.get((path, entry["partition"]), ())  # readers ignore deletes of other partitions
+            hidden = set().union(*(positions for ts, positions in applied if ts >= sequence))
             require(hidden <= set(range(len(stored))), f"positions of {path} are deleted that it does not have")
             shown = [_row(fields, row) for place, row in enumerate(stored) if place not in hidden]
             _check_metrics(file, fields, shown)
+            _check_partition(entry["partition"], table, path, shown)
             rows += shown
         return rows
 
     def _manifests(self, table: IcebergTable, snapshot: dict[str, Any]) -> list[dict[str, Any]]:
         return self._read(table.key(snapshot["manifest-list"])).records
 
-    def _hidden(self, table: IcebergTable, deletes: Iterable[dict[str, Any]]) -> dict[str, list[tuple[int, set[int]]]]:
-        """Deleted positions with the sequence number of their delete file, by the path of the data file."""
-        found: dict[str, list[tuple[int, set[int]]]] = {}
+    def _hidden(self, table: IcebergTable, deletes: Iterable[dict[str, Any]]) -> dict[Any, list[tuple[int, set[int]]]]:
+        """Deleted positions with the sequence number of their delete file, by the data file's path and partition."""
+        found: dict[Any, list[tuple[int, set[int]]]] = {}
         vectors = set[str]()
         for entry in deletes:
             file = entry["data_file"]
@@ -191,7 +202,7 @@ class IcebergReader:
             count = sum(map(len, self._positions[key].values()))
             require(count == file["record_count"], f"{key} has {count} positions, not {file['record_count']}")
             for path, positions in self._positions[key].items():
-                found.setdefault(path, []).append((entry["sequence_number"], positions))
+                found.setdefault((path, entry["partition"]), []).append((entry["sequence_number"], positions))
         return found
 
     def _read(self, key: str) -> AvroFile:
@@ -204,16 +215,33 @@ class IcebergReader:
 
 def _row(fields: Iterable[dict[str, Any]], stored: Values) -> Values:
     """A row as the schema has it: a column that its file lacks has the default."""
-    return {field["id"]: stored.get(field["id"], field.get("initial-default")) for field in fields}
+    return {field["id"]: stored.get(field["id"], field.get("initial-default")) for field in _with_parts(fields)}
 
 
-def _check_manifest(manifest: dict[str, Any], entries: list[dict[str, Any]], snapshot: dict[str, Any]) -> None:
+def _with_parts(fields: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Columns, and the fields of those that are structs."""
+    parts = (field["type"]["fields"] for field in fields if isinstance(field["type"], dict))
+    return [*fields, *chain.from_iterable(parts)]
+
+
+def _check_manifest(
+    manifest: dict[str, Any], entries: list[dict[str, Any]], snapshot: dict[str, Any], fields: int
+) -> None:
     path = manifest["manifest_path"]
     for status, name in ((1, "added"), (0, "existing"), (2, "deleted")):
         own = [entry["data_file"]["record_count"] for entry in entries if entry["status"] == status]
         told = manifest[f"{name}_files_count"], manifest[f"{name}_rows_count"]
         require(told == (len(own), sum(own)), f"{path} has {len(own)} {name} files, not {told[0]}")
-    require(manifest["partitions"] == [], f"{path}: some readers fail without partitions")
+    summaries = manifest["partitions"]
+    require(isinstance(summaries, list), f"{path}: some readers fail without partitions")
+    require(len(summaries) == fields, f"{path} has summaries of {len(summaries)} partition fields, not {fields}")
+    for number, summary in enumerate(summaries):
+        values = [[*entry["data_file"]["partition"].values()][number] for entry in entries]
+        ends = [_bound(summary[f"{name}_bound"], values[0]) for name in ("lower", "upper")]
+        require(
+            ends == [min(values), max(values)],
+            f"{path}: partitions of field {number} are not from {ends[0]} to {ends[1]}",
+        )
     require(manifest["sequence_number"] <= snapshot["sequence-number"], f"{path} is of a later snapshot")
     least = min((entry["sequence_number"] for entry in entries), default=manifest["sequence_number"])
     require(manifest["min_sequence_number"] <= least, f"{path} is older than {manifest['min_sequence_number']}")
@@ -250,7 +278,7 @@ def _check_metrics(file: dict[str, Any], fields: Iterable[dict[str, Any]], shown
     counts = {
         name: _pairs(file[name]) for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     }
-    for field in fields:
+    for field in _with_parts(fields):
         id_, path = field["id"], file["file_path"]
         values = [row[id_] for row in shown if row[id_] is not None]
         rows, nulls = counts["value_counts"].get(id_), counts["null_value_counts"].get(id_)
@@ -263,6 +291,26 @@ def _check_metrics(file: dict[str, Any], fields: Iterable[dict[str, Any]], shown
             if bound is not None and values:
                 limit = struct.unpack(_LAYOUTS[field["type"]], bound)[0]
                 require(wrong([limit, *values]) == limit, f"{path}: values of column {id_} beyond {name} {limit}")
+
+
+def _check_partition(partition: tuple[Any, ...], table: IcebergTable, path: str, shown: list[Values]) -> None:
+    """Checks that no reader leaves out a file because of a partition that is not that of its rows."""
+    spec, *values = partition
+    for field, value in zip(table.spec(spec), values, strict=True):
+        name, _, size = field["transform"].rstrip("]").partition("[")
+        for stored in (row[field["source-id"]] for row in shown):
+            right: Any = stored
+            if name == "bucket":
+                right = value if 0 <= value < int(size) else None
+            elif name == "truncate":
+                right = stored - stored % int(size)
+            elif name == "hour":
+                right = stored // 3_600_000_000
+            require(right == value, f"{path} has {stored} in column {field['source-id']}, and {field['name']} {value}")
+
+
+def _bound(stored: bytes, like: Any) -> Any:
+    return stored.decode() if isinstance(like, str) else int.from_bytes(stored, "little", signed=True)
 
 
 def _pairs(found: list[dict[str, Any]] | None) -> dict[int, Any]:

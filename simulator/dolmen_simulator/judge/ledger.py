@@ -37,7 +37,7 @@ from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEff
 from dolmen_simulator.judge.promises import check_promises
 from dolmen_simulator.judge.publications import PINS
 from dolmen_simulator.judge.retention import JITTER_US, setting
-from dolmen_simulator.judge.seen import check_remembered, check_rows
+from dolmen_simulator.judge.seen import check_remembered, check_rows, row_of
 from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredTable, StoredVersion
 
 DATED_EARLY_US = 22 * 1_000_000
@@ -261,7 +261,7 @@ class CommitLedger(Chronicle):
             with raising_unreadable(what):
                 stored = self.content.rows(table)
                 remembered = self.content.rows(memory) if memory else ()
-            rows = [Row(*row.values) for row in stored]
+            rows = [row_of(row.values) for row in stored]
             self.recording.record_rows(name, rows)
             if not {row.u for row in was.get(expected.identity, ())} <= {row.u for row in rows}:
                 changed.add(name)

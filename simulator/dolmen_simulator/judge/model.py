@@ -16,6 +16,7 @@ import pyarrow as pa
 from dolmen.format.layout import memory_name
 from dolmen_simulator.judge.columns import (
     BASE,
+    GENERATION,
     NOTHING_ADDED,
     ModelColumn,
     Possible,
@@ -27,15 +28,42 @@ from dolmen_simulator.judge.never import Never, ViolationError
 
 
 class Row(NamedTuple):
-    """A row of every table of the simulation. ``u`` is unique, so that no two writes make equal rows."""
+    """A row of every table of the simulation. ``u`` is unique, so that no two writes make equal rows.
+
+    Its struct ``s`` follows from ``u``, so that a row shows whether it has its own, also after an update.
+    """
 
     k: int
     v: int | None
     u: int
     t: int | None = None
 
+    @property
+    def s(self) -> dict[str, int | None] | None:
+        """Its struct: NULL for two in eight numbers, with NULL in a field or in both for three others."""
+        number = self.u % GENERATION
+        rest, value = number % 8, number // 8
+        if rest in NULL_STRUCT:
+            return None
+        return {"a": None if rest in (1, 3) else value % 10, "b": None if rest in (2, 3) else value % 37}
 
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("u", pa.int64()), ("t", pa.timestamp("us"))])
+    def field(self, name: str) -> int | None:
+        """A field of its struct, which is NULL where the struct is."""
+        return None if self.s is None else self.s[name]
+
+
+def struct_of(stored: dict[str, int | None] | None) -> dict[str, int | None] | None:
+    """The struct that a row had when it was written, by one that is stored or read: fields that came later are NULL."""
+    if stored is None:
+        return None
+    return {name: value for name, value in stored.items() if name in ("a", "b") or value is not None}
+
+
+NULL_STRUCT, FULL_STRUCT = (0, 4), (5, 6, 7)
+"""What numbers of rows modulo 8 are whose struct is NULL, or has no NULL in it."""
+
+_STRUCT = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("u", pa.int64()), ("t", pa.timestamp("us")), ("s", _STRUCT)])
 """The rows' Arrow form; ``k`` is the primary key, and rows may expire by ``t``."""
 
 MEMORY = memory_name("")
@@ -186,6 +214,18 @@ class DeletePositionsEffect:
             return  # it added no statement, so it requires nothing
         for each in (state, seen):
             _replace(each, self.table, lambda rows: tuple(row for row in rows if row.u not in found), seen is each)
+
+
+@dataclass(frozen=True)
+class DeleteConditionEffect(DeletePositionsEffect):
+    """Removes the rows that match a condition, which was read: at the commit the same rows must match."""
+
+    def apply(self, state: State, seen: State, version: int) -> None:
+        """See Effect."""
+        found, now = ({row for row in rows_of(each, self.table).rows if self.matches(row)} for each in (seen, state))
+        if found and found != now:
+            raise ViolationError(Never.HALF, f"version {version} deleted {sorted(found)} where {sorted(now)} matched")
+        super().apply(state, seen, version)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ class Never(Enum):
     DOUBLED = "an insert adds a key that the version that it lands on has already"
     REVIVED = "a deleted row comes back"
     UNCHECKED = "a check of a version is FALSE for one of its rows"
+    MISPLACED = "a row is of another partition than its file says"
     HALF = "a reader sees half a commit"
     UNREADABLE = "a version within retention cannot be read"
     COLLECTED = "an object is removed that a kept version or a commit that may still land needs"

@@ -17,7 +17,7 @@ from dolmen_simulator.judge.columns import GENERATION, added_columns
 from dolmen_simulator.judge.content import Content, Values
 from dolmen_simulator.judge.erasing import LandedErasure
 from dolmen_simulator.judge.iceberg import HINT, PREFIX, IcebergReader, IcebergTable, MalformedError
-from dolmen_simulator.judge.model import Row, State, TableRows
+from dolmen_simulator.judge.model import Row, State, TableRows, struct_of
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.retention import JITTER_US, Retention, setting
 from dolmen_simulator.judge.stored import StoredVersion
@@ -332,6 +332,8 @@ def _differences(rows: Sequence[Values], ids: Mapping[str, int], expected: Table
     if set(found) != set(expected.rows) or len(found) != len(expected.rows):
         missing, more = set(expected.rows) - set(found), set(found) - set(expected.rows)
         yield f"missing {sorted(row.u for row in missing)}, and too much {sorted(row.u for row in more)}"
+    if strange := [row.u for row, values in zip(found, rows, strict=True) if struct_of(values[ids["s"]]) != row.s]:
+        yield f"other structs in rows {strange}"
     for column in added_columns(expected.columns):
         if column.name in ids:
             for row, values in zip(found, rows, strict=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dolmen_simulator.judge.columns import GENERATION, added_columns
-from dolmen_simulator.judge.model import Identity, Row, State, TableRows
+from dolmen_simulator.judge.model import SCHEMA, Identity, Row, State, TableRows, struct_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -37,9 +37,16 @@ class VersionRecords(Protocol):
 
 def rows_from(data: pa.Table | pa.RecordBatch) -> list[Row]:
     """Converts data that production code returned to rows."""
-    columns = (data[name] for name in Row._fields[:-1])
-    times = data["t"].cast(pa.int64()).to_pylist()
-    return [Row(*values) for values in zip(*(column.to_pylist() for column in columns), times, strict=True)]
+    columns = (data["t"].cast(pa.int64()) if name == "t" else data[name] for name in SCHEMA.names)
+    return [row_of(values) for values in zip(*(column.to_pylist() for column in columns), strict=True)]
+
+
+def row_of(values: tuple[Any, ...]) -> Row:
+    """A row of the values of all its columns. Raises ViolationError if it does not have its own struct."""
+    row, struct = Row(*values[:-1]), struct_of(values[-1])
+    if struct != (None if row.u is None else row.s):  # a feed has only the keys of some rows
+        raise ViolationError(Never.HALF, f"{row} has the struct {struct}, not {row.s}")
+    return row
 
 
 def check_rows(
@@ -102,6 +109,10 @@ def _check_added(expected: TableRows, data: pa.Table, what: str) -> None:
     names = [name for name in data.column_names if not name.startswith("_")]
     if names != [column.name for column in expected.columns]:
         raise ViolationError(Never.LOST, f"{what} has columns {names}, not {[one.name for one in expected.columns]}")
+    (struct,) = (column for column in expected.columns if column.name == "s")
+    fields = [field.name for field in data.schema.field("s").type]
+    if fields != ["a", "b", *struct.new_fields]:
+        raise ViolationError(Never.LOST, f"{what} has fields {fields}, and not those of {struct}")
     numbers = data["u"].to_pylist()
     for column in added_columns(expected.columns):
         for u, value in zip(numbers, data[column.name].to_pylist(), strict=True):

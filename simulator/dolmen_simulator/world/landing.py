@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from dolmen.base.records import replace
 from dolmen.ingest.announcements import Drop, write_notification, write_record
 from dolmen.ingest.landing import REJECTED, Landing
 from dolmen.store.base import ObjectStore

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
+from dolmen.base.records import replace
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.judge.model import Effect

@@ -70,6 +70,7 @@ def test_a_file_without_rows_is_read() -> None:
         assert _read(_written(TABLE.slice(0, 0), stream=stream)).num_rows == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_whatever_is_cut_off_the_file_is_refused(stream: bool) -> None:
     """A stream may lawfully end at the end of any batch: rows would be missing, and nobody would know."""

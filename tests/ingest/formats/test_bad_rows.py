@@ -8,7 +8,6 @@ import json
 import os
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from dolmen.base.records import replace
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.formats import jsonl, source_file, text_blocks
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, read
@@ -125,6 +125,7 @@ def _model(name: str, head: bytes, rows: list[bytes], line: int) -> tuple[list[d
     return good, bad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
 def test_csv_is_read_as_if_each_row_stood_alone(newline: bytes, chance: random.Random) -> None:
     head = ",".join(SCHEMA.names).encode() + newline
@@ -137,6 +138,7 @@ def test_csv_is_read_as_if_each_row_stood_alone(newline: bytes, chance: random.R
             assert _told("t.csv", data, block_bytes) == (good, bad)
 
 
+@pytest.mark.slow
 def test_json_lines_are_read_as_if_each_row_stood_alone(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "_LINES_AT_ONCE", 4)
     monkeypatch.setattr(source_file, "_ROWS_AFTER_BAD", 3)

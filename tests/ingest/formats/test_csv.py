@@ -196,6 +196,7 @@ def test_parsing_at_once_and_from_text_agree(word: str, target: pa.DataType, mon
     assert outcome() == at_once
 
 
+@pytest.mark.slow
 def test_random_files_are_read_as_the_standard_library_reads_them() -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))
     print(f"DOLMEN_TEST_SEED={seed}")
@@ -211,3 +212,18 @@ def test_random_files_are_read_as_the_standard_library_reads_them() -> None:
         schema = pa.schema([(name, pa.string()) for name in names])
         table = _read(sink.getvalue().encode(), schema, block_bytes=chance.choice([1, 5, 40, 1 << 20]))
         assert [list(row.values()) for row in table.to_pylist()] == rows
+
+
+@pytest.mark.parametrize("offset", range(-16, 4))
+def test_an_hour_alone_is_refused_wherever_in_a_block_it_is(offset: int) -> None:
+    schema = pa.schema([("s", pa.string()), ("at", pa.timestamp("us"))])
+    head, row = b"s,at\n", b"x,2024-02-29T13:45\n"
+    end = csv_reader._PIECE + offset  # where the row begins that is refused
+    rows = head + row * ((end - len(head)) // len(row) - 1)
+    rows += b"y" * (end - len(rows) - len(row) + 1) + row[1:]
+    assert len(rows) == end
+    whole = _read(rows + row, schema)
+    assert whole["at"].null_count == 0
+    with pytest.raises(RowError) as refused:
+        _read(rows + b"x,2024-02-29T13\n" + row, schema)
+    assert (refused.value.line, refused.value.column) == (whole.num_rows + 1, "at")

@@ -7,7 +7,6 @@ import io
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv as arrow_csv
 
+from dolmen.base.records import replace
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.dialect import Dialect, Encoding
 from dolmen.format.schema import number_names
@@ -66,6 +66,7 @@ def places(bad: list[BadRow]) -> list[tuple[int | None, int | None, bytes | None
     return [(row.row, row.line, row.text) for row in bad]
 
 
+@pytest.mark.slow
 def test_any_text_is_read_by_the_grammar_of_its_dialect(chance: random.Random) -> None:
     for _ in range(3000 if LONG else 60):
         quote, comment = chance.choice(['"', '"', "'", None]), chance.choice([None, "#", "//"])
@@ -135,6 +136,7 @@ def check(text: str, rows: Rows, names: list[str], dialect: Dialect, chance: ran
     assert rows_of(data, dialect, *names) == rows, (data, dialect)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC, csv.QUOTE_NONE])
 @pytest.mark.parametrize("doubled", [True, False])
 def test_what_pythons_csv_writes_is_read_as_it_was(
@@ -177,6 +179,7 @@ def test_what_pythons_csv_writes_is_read_as_it_was(
         check(sink.getvalue(), rows, names, dialect, chance)
 
 
+@pytest.mark.slow
 def test_what_polars_duckdb_and_pyarrow_write_is_read_as_it_was(chance: random.Random, tmp_path: Path) -> None:
     names = ["a", "b", "c"]
 

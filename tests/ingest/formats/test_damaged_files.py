@@ -112,6 +112,7 @@ def _outcome(name: str, data: bytes, schema: pa.Schema | None, block_bytes: int)
     return table.combine_chunks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_refused_or_read_alike_in_any_blocks(name: str) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))

@@ -48,6 +48,7 @@ def _some_number(chance: random.Random) -> str:
     return f"{chance.choice(['', '-'])}{whole}{'.' + part if part else ''}{exponent}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "nested.csv"])
 def test_a_number_is_read_as_it_stands_or_refused(name: str) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))

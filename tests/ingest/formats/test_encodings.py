@@ -15,7 +15,7 @@ from dolmen.errors import InputError, RowError
 from dolmen.format.dialect import Dialect, Encoding
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, infer, read
 from dolmen.ingest.formats.source_file import ReadOptions
-from dolmen.ingest.formats.text_stream import MARKS, TextStream
+from dolmen.ingest.formats.text_blocks import MARKS, TextStream
 
 CODECS: dict[Encoding, str] = {
     "utf-8": "utf-8",
@@ -49,6 +49,7 @@ def with_mark(text: str, encoding: Encoding) -> bytes:
     return (mark + text).encode(CODECS[encoding])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", get_args(Encoding))
 @pytest.mark.parametrize("block_bytes", BLOCKS)
 def test_csv_and_json_are_read_in_every_encoding(encoding: Encoding, block_bytes: int) -> None:

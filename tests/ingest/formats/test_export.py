@@ -126,6 +126,7 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path, name: str, column: s
         assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 def test_all_columns_together_keep_their_order(tmp_path: Path) -> None:
     rows = max(len(values) for values, _ in COLUMNS.values())
     names = list(reversed(COLUMNS))

@@ -169,6 +169,7 @@ def test_an_encrypted_document_is_refused() -> None:
         infer(source(sink.getvalue(), "t.ods"))
 
 
+@pytest.mark.slow
 def test_files_damaged_at_random_are_refused_or_read() -> None:
     outcomes = {"refused": 0, "read": 0}
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))

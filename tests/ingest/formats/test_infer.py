@@ -103,6 +103,7 @@ def test_the_narrowest_type_that_holds_every_cell_is_chosen(cells: list[str], ex
             assert _csv_type(order, block_bytes) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last", "expected"), [("12.5", pa.float64()), ("abc", pa.string()), ("", pa.int64()), ("2024-01-01", pa.string())]
 )
@@ -222,6 +223,7 @@ CELLS += [
 ]
 
 
+@pytest.mark.slow
 def test_the_inferred_type_holds_every_cell_and_does_not_depend_on_blocks() -> None:
     chance = _seeded()
     for _ in range(5000 if os.environ.get("DOLMEN_LONG") else 100):

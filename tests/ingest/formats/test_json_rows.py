@@ -72,6 +72,7 @@ def test_a_file_may_have_no_rows(text: str) -> None:
         infer(_source(text.encode()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "path"),
     [
@@ -251,6 +252,7 @@ class _Random:
             yield rows[start:end]
 
 
+@pytest.mark.slow
 def test_random_rows_come_back_from_each_shape() -> None:
     by_chance = _Random(SEED)
     schema = pa.schema([("id", pa.list_(pa.int64())), ("value", pa.string())])
@@ -266,6 +268,7 @@ def test_random_rows_come_back_from_each_shape() -> None:
     assert max(counts) > 2
 
 
+@pytest.mark.slow
 def test_damage_is_refused_or_harmless_whatever_the_size_of_blocks() -> None:
     by_chance = _Random(SEED)
     texts = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -113,6 +113,7 @@ def test_columns_of_numbers_written_as_strings_are_soon_read_at_once(monkeypatch
     assert len(slow) < 200
 
 
+@pytest.mark.slow
 def test_deep_nesting_does_not_take_the_process_down() -> None:
     """pyarrow's parser overflows the stack on it; strings that hold brackets do not hide it."""
     program = """
@@ -133,6 +134,7 @@ for deep in one_line, many_lines:
     assert "line 2, row 2: not JSON" in many_lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"null\n", b' null\n{"a": 1}\n', b'{"a": 1}\nnull\n', b"null"])
 def test_a_line_of_null_does_not_take_the_process_down(data: bytes) -> None:
     """pyarrow's parser does not survive text that begins with it."""

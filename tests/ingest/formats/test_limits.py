@@ -83,6 +83,7 @@ def _outcome(act: Any, name: str, data: bytes, most: int) -> Error | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WIDE)
 def test_a_file_of_more_columns_than_it_may_have_is_refused(kind: str) -> None:
     name, make = WIDE[kind]
@@ -253,6 +254,7 @@ def test_lists_of_nulls_that_take_a_thousand_times_their_bytes_are_refused(kind:
     assert "268,435,456" in str(error)
 
 
+@pytest.mark.slow
 def test_lists_of_rows_that_take_much_memory_together_are_read_in_small_batches() -> None:
     wide = _avro_rows(_list_of(WIDE_NULL["fixed"]), [[None] * 500] * 20)
     few = _parquet_rows(*[_nulls(500, pa.binary(65_536)) for _ in range(20)])

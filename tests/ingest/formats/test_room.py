@@ -24,6 +24,7 @@ except LimitError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "told"), [(8 << 20, "200000"), (64 << 10, "room")])
 def test_a_file_that_does_not_fit_the_temporary_directory_is_refused(tmp_path: Path, room: int, told: str) -> None:
     whole, packed = tmp_path / "a.parquet", tmp_path / "a.parquet.gz"

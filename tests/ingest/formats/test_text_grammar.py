@@ -85,6 +85,7 @@ def _cell(text: str, kind: pa.DataType, *, quoted: bool) -> Any:
     return b"" if pa.types.is_binary(kind) and quoted and not text else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_cell_means_what_the_grammar_says(kind: pa.DataType) -> None:
     wrong = []
@@ -97,6 +98,7 @@ def test_a_cell_means_what_the_grammar_says(kind: pa.DataType) -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_json_string_means_what_the_grammar_says(kind: pa.DataType) -> None:
     wrong = []
@@ -125,6 +127,7 @@ def test_texts_with_letters_changed_mean_what_the_grammar_says(kind: pa.DataType
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [_CSV, _JSON])
 def test_what_is_inferred_reads_the_text(format: Format) -> None:
     for text in TEXTS:

@@ -176,6 +176,7 @@ def test_iso_alone_is_no_format() -> None:
     assert TimeFormat.of(Dialect.of({"ingest_timestamp_format": "iso"}).timestamp_formats) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["%Y/%m/%d %H:%M:%S.%f", "%d.%m.%y %I:%M:%S %p", "%b %d %Y %H:%M:%S %z", "%d %B %Y"])
 def test_random_times_are_read_as_the_standard_library_reads_them(format: str) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))
@@ -299,6 +300,7 @@ ALIGNED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ALIGNED)
 def test_times_of_one_width_are_read_as_one_by_one(format: str) -> None:
     """Many at once, with their digits in the same columns; or else field by field, as few are."""

@@ -252,6 +252,7 @@ def test_one_odd_cell_at_the_end_of_a_million_counts() -> None:
     assert set(_types(decide(evidence, STRICT, {}))) == {TEXT}
 
 
+@pytest.mark.slow
 def test_plain_columns_have_the_types_of_strict_inference() -> None:
     rng = random.Random(os.environ.get("DOLMEN_TEST_SEED", "plain columns"))
     pool = ["1", "-5", "0", "2.5", "1.50", "1.10", "1e3", "-0", "nan", "9007199254740993", "007", "+1", "inf", "true"]
@@ -339,6 +340,7 @@ def _columns(rng: random.Random, locale: _Locale) -> dict[str, tuple[list[Any], 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_values_in_random_notations_come_back_or_stay_text(part: int) -> None:
     rng = random.Random(f"{os.environ.get('DOLMEN_TEST_SEED', 'notations')} {part}")

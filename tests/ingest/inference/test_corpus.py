@@ -300,6 +300,7 @@ def test_a_refusal_says_what_and_where(content: str, words: str) -> None:
         infer(content.encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "names", "rows"),
     [
@@ -339,6 +340,7 @@ MARKED = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize="DOLMEN_TEST_SEED" not in os.environ)
 @given(st.lists(st.lists(MARKED, min_size=3, max_size=3), min_size=1, max_size=8), st.sampled_from(",;\t|"))
 def test_what_is_inferred_gives_back_the_text(cells: list[list[str]], delimiter: str) -> None:

@@ -68,6 +68,7 @@ def test_a_file_is_read_once_and_its_sample_once_more() -> None:
     assert CountingFile.total <= len(data) + SAMPLE_BYTES + 5000
 
 
+@pytest.mark.slow
 def test_an_object_is_fetched_once_to_infer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store("memory://inference")
     data = b"id;amount;kind\n" + b"".join(b"%d;%d,5;NA\n" % (number, number) for number in range(1_200_000))
@@ -131,6 +132,7 @@ def test_the_whole_file_decides_types_and_dialect() -> None:
     assert infer(f"a;b\n{filling}x;2024-01-01\n").schema.field("a").type == pa.string()
 
 
+@pytest.mark.slow
 def test_what_comes_after_the_sample_may_need_another_dialect() -> None:
     filling = "1,x\n" * (SAMPLE_BYTES // 4)
     late = infer(f"a,b\n{filling}2\n")
@@ -196,6 +198,7 @@ def test_an_open_file_stays_open_and_where_it_was(tmp_path: Path) -> None:
     assert dolmen.infer(str(tmp_path / "a.csv"), skip_lines=1).schema.names == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_random_files_of_csv_give_back_their_text() -> None:
     chance = random.Random(int(os.environ["DOLMEN_TEST_SEED"]))
     for _ in range(60):

@@ -194,6 +194,7 @@ def _cells(text: str, dialect: Dialect, delimiter: str) -> list[list[str]]:
     return [row for row in reader if row]
 
 
+@pytest.mark.slow
 def test_random_tables_in_random_dialects_are_read_back() -> None:
     rng = random.Random(SEED)
     right = noted = 0

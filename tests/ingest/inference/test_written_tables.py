@@ -13,6 +13,7 @@ from support.written_tables import WRITERS, judge
 TABLES = 2000 if os.environ.get("DOLMEN_LONG") else 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 def test_tables_come_back_or_the_line_says_what_was_assumed(writer: str) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -15,6 +14,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
@@ -356,6 +356,7 @@ def test_a_compaction_whose_intent_was_revoked_commits_nothing(monkeypatch: pyte
     assert everything(found) == expected
 
 
+@pytest.mark.slow
 def test_compaction_clusters_by_the_sort_key_across_files() -> None:
     """Twelve files that all span the whole range become files with a part of it each."""
     found = World()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
@@ -162,6 +163,7 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
     return [repr(value) for value in column.to_pylist()]
 
 
+@pytest.mark.slow
 def test_histories_with_and_without_maintenance_hold_the_same_rows() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     seen: Counter[str] = Counter()
@@ -177,6 +179,7 @@ def test_histories_with_and_without_maintenance_hold_the_same_rows() -> None:
     assert seen["spliced"] >= HISTORIES // 10
 
 
+@pytest.mark.slow
 def test_duckdb_reads_what_a_history_has_left(tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     history = History(SEED, Counter(), tmp_path)

@@ -41,6 +41,7 @@ def keys_of(table: pa.Table, key: list[str]) -> str:
     return repr([[0.0 if value == 0 else value for value in column] for column in values])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FLAT])
 @pytest.mark.parametrize("memory", [2_000, 1 << 20])
 def test_rows_of_any_type_come_in_order_and_none_is_lost(kind: str, memory: int, tmp_path: Path) -> None:
@@ -79,6 +80,7 @@ def test_rows_that_are_nearly_in_order_pass_through_memory_alone(tmp_path: Path)
     assert sorter.spilled_bytes == 0
 
 
+@pytest.mark.slow
 def test_rows_in_no_order_go_by_way_of_the_disk_and_little_of_them_is_held(tmp_path: Path) -> None:
     table = ordered(40_000, shuffled=True)
     memory = table.nbytes // 30
@@ -94,6 +96,7 @@ def test_rows_in_no_order_go_by_way_of_the_disk_and_little_of_them_is_held(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_more_runs_than_are_merged_at_once_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dolmen.maintenance.compact.rewrite.FAN_IN", 4)
     table = ordered(20_000, shuffled=True)
@@ -102,6 +105,7 @@ def test_more_runs_than_are_merged_at_once_are_merged_in_steps(tmp_path: Path, m
     assert found.equals(table.sort_by("k"))
 
 
+@pytest.mark.slow
 def test_a_key_that_all_rows_share_needs_no_more_memory_than_others(tmp_path: Path) -> None:
     table = ordered(20_000, shuffled=True)
     table = table.add_column(0, "same", pa.array(["DE"] * table.num_rows))

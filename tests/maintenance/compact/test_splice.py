@@ -7,7 +7,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError
@@ -260,6 +260,7 @@ def test_filters_of_fewer_bits_than_are_wanted_now_are_made_anew() -> None:
     assert done.bytes_copied, "filters are large enough now"
 
 
+@pytest.mark.slow
 def test_tables_with_an_index_and_files_of_such_times_are_encoded_anew() -> None:
     found = World()
     rows = pa.table({"id": pa.array(range(60_000)), "v": pa.array([n * 7_919 % 65_521 for n in range(60_000)])})
@@ -354,6 +355,7 @@ def test_null_and_nan_keys_come_last_and_nothing_is_put_behind_them() -> None:
 # ---- random tables
 
 
+@pytest.mark.slow
 def test_random_tables_read_the_same_whichever_way(tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     seen: Counter[str] = Counter()
@@ -530,6 +532,7 @@ def test_whenever_it_is_killed_rows_stay_and_the_next_call_ends_the_work() -> No
     assert steps > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["s3", "minio"])
 def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(server: str, request: pytest.FixtureRequest) -> None:
     """16 MB of random text in row groups of 1 MB, of which one has a deleted row, in parts of 5 MB at least."""

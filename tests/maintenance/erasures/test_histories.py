@@ -192,6 +192,7 @@ def choice_of(rng: random.Random, *values: str) -> str:
     return rng.choice(values)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(14_400 if ROUNDS > 100 else 1_200)
 def test_a_receipt_says_gone_only_when_no_object_holds_the_rows_and_then_it_does() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

@@ -186,6 +186,7 @@ def test_a_file_is_rewritten_for_an_erasure_alone_at_its_time_and_not_before() -
     assert place.db.table("t").count() == 100
 
 
+@pytest.mark.slow
 def test_segments_with_bounds_of_erased_rows_are_rewritten_too() -> None:
     """One of some hundred entries is old: without the erasure no merge would pay."""
     place = place_with(root_bytes="64KB", **SOON)
@@ -401,6 +402,7 @@ def idle_tables(a: tuple[str, ...], b: tuple[str, ...]) -> Place:
     return place
 
 
+@pytest.mark.slow
 def test_an_old_entry_of_a_table_in_a_segment_of_idle_tables_goes_too() -> None:
     place = idle_tables((MARKER, "bert"), (MARKER, "zoe"))
     erased = [place.db.table(name).erase(WHO).id for name in ("a", "b")]
@@ -409,6 +411,7 @@ def test_an_old_entry_of_a_table_in_a_segment_of_idle_tables_goes_too() -> None:
     assert holders(place, MARKER) == []
 
 
+@pytest.mark.slow
 def test_another_idle_table_is_woken_if_it_keeps_such_a_segment() -> None:
     place = idle_tables((MARKER, "bert"), ("carl", "bert"))
     erased = place.db.table("a").erase(WHO).id
@@ -433,6 +436,7 @@ def test_the_record_of_a_request_goes_though_it_was_released_long_before() -> No
     assert holders(place, MARKER) == []
 
 
+@pytest.mark.slow
 def test_a_merge_keeps_the_mark_of_a_file_that_was_resolved_since_it_was_planned() -> None:
     place = place_with(root_bytes="4KB", **SOON)
     table = place.db.table("t")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest, references
 from dolmen.maintenance.gc.collection import collect
@@ -214,6 +213,7 @@ def many_released(place: Place, tables: int = 12) -> None:
         place.db.drop_table(f"d{number}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("questions", range(8))
 def test_a_run_that_has_to_stop_records_what_it_did_and_the_next_goes_on(
     old: Place, monkeypatch: pytest.MonkeyPatch, questions: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.commit.uploads import Intent
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
 from dolmen.maintenance.gc.collection import collect
@@ -150,6 +150,7 @@ def check_collected(store: ObjectStore) -> None:
     assert verify(context, deep=True).findings == ()
 
 
+@pytest.mark.slow
 def test_it_works_the_same_on_s3(s3_url: str) -> None:
     check_collected(open_store(s3_url, RUNTIME))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.maintenance.gc.mark import needed_keys, reached_keys, read_released
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
@@ -26,6 +26,7 @@ def seeds() -> list[int]:
     return [FIXED, *range(fresh, fresh + (40 if LONG else 1))]
 
 
+@pytest.mark.slow
 def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_since() -> None:
     """The rule that the mark is built on, for every version of a life."""
     for seed in seeds():
@@ -49,6 +50,7 @@ def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_sin
                         needed_since |= {tree.object, *reached_keys(tree, reader)}
 
 
+@pytest.mark.slow
 def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left_over() -> None:
     settings = replace(EAGER, keep_versions=8, retention_us=30 * 3_600_000_000, orphan_age_us=24 * 3_600_000_000)
     for seed in seeds():
@@ -86,6 +88,7 @@ def test_every_kept_version_of_a_random_life_reads_as_it_did_and_nothing_is_left
         assert verify(life.place.context(), deep=True).findings == (), seed
 
 
+@pytest.mark.slow
 def test_ids_that_were_applied_long_ago_are_forgotten_when_their_segment_is_old_enough() -> None:
     place = Place()
     place.db.set(root_bytes="4KB")
@@ -111,6 +114,7 @@ def test_ids_that_were_applied_long_ago_are_forgotten_when_their_segment_is_old_
     assert not before & place.there()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_a_database_with_everything_in_segments_comes_to_rest(seed: int) -> None:
     life = Life(seed)

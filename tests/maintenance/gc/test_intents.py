@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.statements.row_changes import Write

@@ -47,6 +47,7 @@ def must_stay(manifest: Manifest, reader: SegmentReader, after: int) -> set[str]
     return found
 
 
+@pytest.mark.slow
 def test_parts_name_what_the_mark_holds_in_any_life(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in seeds():
         print(f"DOLMEN_TEST_SEED={seed}")
@@ -69,6 +70,7 @@ def test_parts_name_what_the_mark_holds_in_any_life(monkeypatch: pytest.MonkeyPa
         assert seed != FIXED or kinds >= {"files", "released"}, kinds
 
 
+@pytest.mark.slow
 def test_released_trees_and_spilled_tombstones_are_parts() -> None:
     life = Life(FIXED)
     table = life.db.table("a")
@@ -98,6 +100,7 @@ def test_a_set_made_of_codes_holds_the_keys_they_are_of_and_no_others() -> None:
     assert stable_codes(["data/a"]).tolist() == [7903169494740149425]  # in any process, and any release
 
 
+@pytest.mark.slow
 def test_a_marker_is_asked_about_the_version_that_moved_the_fence_or_a_later_one() -> None:
     life = Life(FIXED)
     for _ in range(40):

@@ -7,12 +7,12 @@ import random
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dolmen import Database
+from dolmen.base.records import replace
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import KeySet
@@ -136,10 +136,11 @@ def test_orphans_that_wait_are_told_of(place: Place) -> None:
     done = place.collect(DEFAULTS)
     assert done.waiting is not None
     assert (done.waiting.objects, done.waiting.bytes) == (2, 12)
-    assert "too young to go 2 (12 bytes)" in repr(done)
+    assert "too young to go  2 (12 bytes)" in repr(done)
     assert set(young) <= place.there()
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_where_the_last_one_ended(place: Place) -> None:
     for day in range(30):
         place.pass_hours(24)

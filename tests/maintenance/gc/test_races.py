@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import count
 from typing import Any
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.commit.head import Context
 from dolmen.errors import RetryableError, StaleWriterError
 from dolmen.maintenance.compact.compaction import compact
@@ -108,6 +108,7 @@ def check(place: Place, kept: dict[int, object]) -> None:
     assert place.read_versions()[place.db.refresh()] == newest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS.keys())
 @pytest.mark.parametrize("hours", [1.5, 9 * 24])
 def test_collection_may_come_between_any_two_requests_of_a_writer(

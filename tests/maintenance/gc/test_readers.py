@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dolmen import Database, Snapshot
+from dolmen.base.records import replace
 from dolmen.errors import CorruptionError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.local_store import LocalStore

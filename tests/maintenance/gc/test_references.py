@@ -61,7 +61,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     ConstantColumn: ConstantColumn.__struct_fields__,
     DataFile: (
         "size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters",
-        "constants",
+        "constants", "partitions",
     ),
     ErasedTable: ("uuid", "columns"),
     Erasure: (

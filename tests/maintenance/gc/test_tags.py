@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
 
+from dolmen.base.records import replace
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.catalog import PutCursor
 from dolmen.entries.segments.live import LiveFiles
@@ -126,6 +126,7 @@ def data(keys: set[str]) -> set[str]:
     return {key for key in keys if key.startswith(("data/", "segment/files/"))}
 
 
+@pytest.mark.slow
 def test_data_goes_that_only_a_lost_tag_found_by_a_segment_that_was_merged_since() -> None:
     """The segment was released first (histories of erasures, seed 77060)."""
     place, path = spilled()
@@ -139,6 +140,7 @@ def test_data_goes_that_only_a_lost_tag_found_by_a_segment_that_was_merged_since
     assert verify(place.context(), deep=True).findings == ()
 
 
+@pytest.mark.slow
 def test_data_goes_that_only_a_dropped_table_found_by_a_segment_that_its_clone_merged() -> None:
     place, path = spilled()
     place.db.clone("t", "copy")
@@ -234,6 +236,7 @@ def test_what_expires_while_it_is_tagged_restored_or_cloned_is_refused() -> None
         assert verify(place.context(), deep=True).findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_a_collection_that_dies_anywhere_while_a_tag_goes_is_taken_up_by_the_next(after: bool) -> None:
     def dropped() -> Place:

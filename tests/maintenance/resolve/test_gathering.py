@@ -38,6 +38,7 @@ def vector_objects(db: Database) -> set[str]:
     return {file.vector.object for file in LiveFiles.of(entry, db._context.segments) if file.vector}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root_bytes", [256 << 10, 16 << 10])
 def test_scattered_vectors_are_gathered_and_hide_the_same_rows(store: CountingStore, root_bytes: int) -> None:
     db = scattered(store, root_bytes)
@@ -68,6 +69,7 @@ def test_vectors_stay_where_they_are_while_a_delete_is_unresolved(store: Countin
     assert sorted(db.table("t").to_arrow()["k"].to_pylist()) == before
 
 
+@pytest.mark.slow
 def test_a_delete_that_comes_between_is_not_lost(store: CountingStore) -> None:
     db = scattered(store, 256 << 10)
     other = Database(store, Runtime())

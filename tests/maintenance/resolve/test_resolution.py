@@ -139,6 +139,7 @@ def test_only_the_columns_that_predicates_name_are_read() -> None:
     assert positions(found) == {file.uuid: set(np.flatnonzero(hidden).tolist())}
 
 
+@pytest.mark.slow
 def test_thousands_of_deletes_of_one_key_each_are_one_pass_over_each_file() -> None:
     """Debt that makes every scan slow is paid at once."""
     found = world(4_000, files=4)

@@ -122,6 +122,21 @@ def the_greatest_value_is_too_small(db: Damaged) -> str:
 
 
 @damage("stats-untrue", deep=True)
+def a_partition_is_another_one(db: Damaged) -> str:
+    return db.edit_file(partitions={"bucket[1000](1)": 1})
+
+
+@damage("file-entry")
+def a_partition_is_by_no_column(db: Damaged) -> str:
+    return db.edit_file(partitions={"bucket[2](900)": 1})
+
+
+@damage("file-entry")
+def a_partition_is_by_no_transform(db: Damaged) -> str:
+    return db.edit_file(partitions={"week(1)": 1})
+
+
+@damage("stats-untrue", deep=True)
 def the_least_text_is_too_great(db: Damaged) -> str:
     return edit_stats(db, 3, min="00002")
 

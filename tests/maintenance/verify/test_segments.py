@@ -79,11 +79,13 @@ def edit_segment(db: Damaged, kind: str, **changes: Any) -> str:
     return wanted.object
 
 
+@pytest.mark.slow
 def test_everything_has_spilled(db: Damaged) -> None:
     assert {kind for kind in KINDS if segments(db, kind)} == KINDS
     assert db.manifest.tables["idle"].section
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("all_versions", [False, True])
 def test_nothing_is_found_in_a_healthy_database(db: Damaged, deep: bool, all_versions: bool) -> None:
@@ -96,6 +98,7 @@ def test_nothing_is_found_in_a_healthy_database(db: Damaged, deep: bool, all_ver
     assert set(report.orphans) <= {"segment/"}
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_older_versions(db: Damaged) -> None:
     for version in (1, 40, 90, 130, 220):
         assert db.verify(version=version).findings == ()
@@ -152,6 +155,7 @@ LIES: dict[str, Callable[[Damaged], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_what_the_manifest_says_of_a_segment_must_be_true(db: Damaged, lie: str) -> None:
     key = LIES[lie](db)

@@ -44,6 +44,7 @@ def history(days: Days, root_bytes: str) -> Database:
     return db
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root_bytes", ["8KB", "1MB"])
 def test_nothing_is_found_after_any_job(root_bytes: str) -> None:
     days = Days()

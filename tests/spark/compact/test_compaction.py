@@ -25,6 +25,7 @@ from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
+from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import compaction_jobs
 from dolmen.spark.compaction_jobs import CompactionTask, compact, rewrite_numbered
@@ -40,16 +41,26 @@ PARTS = CompactionOptions(growth=1, group_bytes=3500)
 
 
 class SortedHistory(History):
-    """A history of a table that may have a sort key."""
+    """A history of a table that may have a sort key, or be clustered."""
 
     def __init__(self, seed: int, url: str) -> None:
         self.rng = random.Random(seed)
         self.db = dolmen.open(url)
         self.pool = random_table(self.rng, ROWS)
-        names = [field.name for field in self.pool.schema if not t.is_nested(field.type)]
+        flat = [field.name for field in self.pool.schema if not t.is_nested(field.type)]
+        names = list(map(quote_name, self.rng.sample(flat, min(2, len(flat)))))
         schema = self.pool.schema.insert(0, pa.field("rid", pa.int64(), nullable=False))
-        sort_key = [None, ["rid"], self.rng.sample(names, min(2, len(names)))][seed % 3]
-        self.table = self.db.create_table("t", schema, primary_key="rid", sort_key=sort_key)
+        terms = [
+            f"{name} {self.rng.choice(['ASC', 'DESC'])} NULLS {self.rng.choice(['FIRST', 'LAST'])}" for name in names
+        ]
+        order: dict[str, Any] = [
+            {"sort_key": ["bucket[2](rid)", *terms]},
+            {"cluster_by": ", ".join([*names, "rid"])},
+            {},
+            {"sort_key": names},
+            {"sort_key": "rid"},
+        ][seed % 5]
+        self.table = self.db.create_table("t", schema, primary_key="rid", **order)
         self.next_rid = 0
 
 
@@ -105,6 +116,7 @@ def test_random_histories_hold_the_rows_that_they_held(
     assert (done.rows, done.rows_deleted, done.files_in) == (expected.rows, expected.rows_deleted, expected.files_in)
 
 
+@pytest.mark.slow
 def test_tasks_copy_row_groups_and_spark_reads_them(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
@@ -211,6 +223,7 @@ def test_what_is_added_and_deleted_between_plan_and_commit_stays_so(
     assert db.verify(deep=True).findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recluster", [False, True], ids=["by groups", "as a whole"])
 def test_files_whose_rows_were_deleted_by_position_meanwhile_are_tried_again_in_halves(
     recluster: bool, spark: SparkSession, db: Database, monkeypatch: pytest.MonkeyPatch
@@ -297,6 +310,7 @@ def test_a_task_that_dies_once_leaves_orphans_and_nothing_else(
     assert {place: found.objects for place, found in report.orphans.items()} == {"data/": 1}
 
 
+@pytest.mark.slow
 def test_a_task_that_always_dies_costs_its_own_group_alone(
     spark: SparkSession, db: Database, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +346,7 @@ def test_a_run_that_is_interrupted_leaves_what_it_has_committed(
     assert everything(db) == before
 
 
+@pytest.mark.slow
 def test_what_was_begun_by_the_deadline_is_committed_and_the_next_call_goes_on(
     spark: SparkSession, db: Database, table: Table
 ) -> None:

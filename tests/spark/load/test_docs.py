@@ -16,6 +16,7 @@ from support.landing_files import put, rows_of
 PAGE = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_examples_of_load_and_export_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def reports(tmp_path: Path, table: str) -> dict[str, Any]:
     return {path.name.partition("-")[0]: json.loads(path.read_text()) for path in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_key", [None, ["at", "id"]])
 def test_files_of_all_formats_and_compressions_are_one_commit_and_loaded_once(
     db: Database, landing: Path, loaded: Load, sort_key: list[str] | None
@@ -102,6 +103,7 @@ def test_rows_that_were_erased_since_files_were_dropped_are_left_out(db: Databas
     assert ids(table) == [*range(20, 50), *range(100, 150)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_key", [None, "id"])
 def test_files_ingested_by_events_before_meanwhile_and_after_are_in_the_table_once(
     spark: SparkSession, db: Database, landing: Path, sort_key: str | None
@@ -181,6 +183,7 @@ def test_files_that_cannot_be_read_are_rejected_as_by_ingest_and_the_others_are_
         assert {**found[name], "database": 0, "rejected_at": 0} == {**report, "database": 0, "rejected_at": 0}
 
 
+@pytest.mark.slow
 def test_a_table_with_a_sort_key_is_clustered(db: Database, landing: Path, loaded: Load) -> None:
     schema = pa.schema([("id", pa.int64()), ("day", pa.time64("us")), ("unsigned", pa.uint64())])
     table = db.create_table("events", schema, sort_key=["day", "id"], properties={"target_file_bytes": "32KB"})
@@ -279,7 +282,7 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
         raise broken
 
     with monkeypatch.context() as patched:
-        patched.setattr("dolmen.ingest.drops.drop_ingestion.upsert_in_batches", refuse)
+        patched.setattr("dolmen.transactions.transaction_table.TransactionTable.upsert", refuse)
         done = load(spark, db, handed, landing=source.landing)
     expected = {"ingested": 2, "duplicate": 2, "rejected": 1, "superseded": 1, "ignored": 1, "failed": 1}
     assert done.outcomes == expected
@@ -370,6 +373,7 @@ def test_files_that_nobody_has_described_are_read_as_by_infer_and_others_of_anot
     assert report["hint"] == {"ingest_delimiter": ","}
 
 
+@pytest.mark.slow
 def test_a_declared_table_refuses_what_its_settings_do_not_say(
     db: Database, landing: Path, tmp_path: Path, loaded: Load
 ) -> None:
@@ -383,6 +387,7 @@ def test_a_declared_table_refuses_what_its_settings_do_not_say(
     assert db.table("t").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_key", [None, ["name", "id"]])
 def test_values_in_names_of_folders_are_loaded_as_they_are_ingested(
     db: Database, landing: Path, loaded: Load, sort_key: list[str] | None, tmp_path: Path

@@ -41,7 +41,7 @@ def table_of(kinds: list[pa.DataType], columns: list[pa.Array]) -> tuple[TableEn
     stored = Schema.from_arrow(schema)
     entry = TableEntry(uuid="0" * 32, epoch=0, schema=stored, sort_key=tuple(field.id for field in stored.fields))
     chunks = [pa.chunked_array([column]) for column in columns]
-    sort_columns(chunks, schema, schema.names)
+    sort_columns(chunks, list(chunks))
     return entry, pa.table(chunks, schema)
 
 

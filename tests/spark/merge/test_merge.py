@@ -42,6 +42,7 @@ def before(*but: int) -> dict[int, tuple[Any, ...]]:
     return {i: ("old", 10 * i) for i in range(10) if i not in but}
 
 
+@pytest.mark.slow
 def test_matched_rows_are_updated_and_others_inserted(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
     done = merge(table, source(spark, (3, "new", 1), (12, "new", 2)), "id")
@@ -53,6 +54,7 @@ def test_matched_rows_are_updated_and_others_inserted(spark: SparkSession, db: D
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", ["id = 3", "id IN (3, 7)"], ids=["in one file", "in two files"])
 def test_new_rows_are_inserted_beside_rows_that_are_deleted_by_position(
     spark: SparkSession, db: Database, table: Table, deleted: str
@@ -100,6 +102,7 @@ def test_expressions_say_what_columns_become(spark: SparkSession, table: Table) 
     assert rows(table) == {**before(3), 3: ("old", 31), 12: ("Y", None)}
 
 
+@pytest.mark.slow
 def test_the_first_clause_whose_condition_holds_is_what_happens(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
@@ -119,6 +122,7 @@ def test_the_first_clause_whose_condition_holds_is_what_happens(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_rows_that_no_source_row_matches_are_deleted_or_changed(spark: SparkSession, table: Table) -> None:
     merge(
         table,
@@ -130,6 +134,7 @@ def test_rows_that_no_source_row_matches_are_deleted_or_changed(spark: SparkSess
     assert rows(table) == {0: ("older", 0), 1: ("older", 10), 2: ("older", 20), 3: ("old", 30), 12: ("new", 2)}
 
 
+@pytest.mark.slow
 def test_whole_rows_by_their_primary_key_are_an_upsert_which_reads_nothing(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -159,6 +164,7 @@ def test_several_source_rows_for_one_row_are_an_error(spark: SparkSession, db: D
     assert rows(table) == {**before(0), 0: ("b", 2)}
 
 
+@pytest.mark.slow
 def test_no_merge_gives_a_row_a_primary_key_that_another_has(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.refresh()
     with pytest.raises(DuplicateKeyError):
@@ -168,6 +174,7 @@ def test_no_merge_gives_a_row_a_primary_key_that_another_has(spark: SparkSession
     assert db.refresh() == version
 
 
+@pytest.mark.slow
 def test_literals_have_the_types_of_their_columns(spark: SparkSession, db: Database) -> None:
     kinds = [("id", pa.int64()), ("x", pa.float64()), ("xs", pa.list_(pa.float64())), ("s", pa.string())]
     table = db.create_table("literals", pa.schema(kinds), primary_key="id")
@@ -182,6 +189,7 @@ def test_literals_have_the_types_of_their_columns(spark: SparkSession, db: Datab
         merge(table, given.selectExpr("id", "0.3BD AS x"), "id", None)
 
 
+@pytest.mark.slow
 def test_null_matches_nothing(spark: SparkSession, table: Table) -> None:
     table.append({"id": [100], "name": [None], "n": [1]})
     merge(table, source(spark, (101, None, 5), (102, "no such", 6)), "name", {"n": "source.n"})
@@ -190,11 +198,13 @@ def test_null_matches_nothing(spark: SparkSession, table: Table) -> None:
         merge(table, source(spark, (None, "x", 5)), "id")
 
 
+@pytest.mark.slow
 def test_many_target_rows_of_one_key_are_all_rewritten(spark: SparkSession, table: Table) -> None:
     merge(table, source(spark, ("old", 1), schema="name string, n int"), "name", {"n": "target.n + source.n"}, None)
     assert rows(table) == {i: ("old", 10 * i + 1) for i in range(10)}
 
 
+@pytest.mark.slow
 def test_a_merge_of_more_keys_than_are_listed_goes_by_their_range(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
@@ -206,6 +216,7 @@ def test_a_merge_of_more_keys_than_are_listed_goes_by_their_range(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_an_empty_source_and_one_that_matches_nothing_are_no_commit(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
@@ -215,6 +226,7 @@ def test_an_empty_source_and_one_that_matches_nothing_are_no_commit(
     assert db.version == version
 
 
+@pytest.mark.slow
 def test_under_one_id_a_merge_is_applied_once(spark: SparkSession, table: Table) -> None:
     changes = source(spark, (3, "x", 1))
     first = merge(table, changes, "id", {"n": "target.n + source.n"}, None, request="m")
@@ -222,6 +234,7 @@ def test_under_one_id_a_merge_is_applied_once(spark: SparkSession, table: Table)
     assert rows(table)[3] == ("old", 31)
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_fit_fails_the_merge(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
     with pytest.raises(RowError, match="column 'n'"):
@@ -229,6 +242,7 @@ def test_a_value_that_does_not_fit_fails_the_merge(spark: SparkSession, db: Data
     assert db.version == version
 
 
+@pytest.mark.slow
 def test_what_makes_no_sense_is_refused_before_a_task_begins(spark: SparkSession, db: Database, table: Table) -> None:
     version, changes = db.version, source(spark, (3, "x", 1))
     for wrong, clauses in (

@@ -101,6 +101,7 @@ def test_columns_of_any_name_are_written_merged_and_deleted_by(
         assert copy.count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["__source", "__KEY_0", "__value_0", "__row", "_metadata"])
 def test_names_that_merges_use_are_refused_by_name(name: str, spark: SparkSession, db: Database) -> None:
     table = db.create_table("t", pa.schema([("id", pa.int64()), ("s", pa.string())]), primary_key="id")

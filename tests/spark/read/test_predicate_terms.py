@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from dolmen import Database
@@ -20,6 +21,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.slow
 def test_functions_give_particular_values_as_the_page_says(spark: SparkSession, db: Database) -> None:
     known = cases()
     parts = [ROWS.append_column("number", pa.array([number] * 3)) for number in range(len(known))]
@@ -32,6 +34,7 @@ def test_functions_give_particular_values_as_the_page_says(spark: SparkSession, 
             assert ((number, each.row) in found) is (each.expected is (not negate)), (negate, each)
 
 
+@pytest.mark.slow
 def test_deletes_by_fields_of_structs_are_evaluated_by_spark_itself(spark: SparkSession, db: Database) -> None:
     table = db.create_table("t", pa.schema([("id", pa.int64()), ("s", STRUCT)]))
     table.append(pa.table({"id": [1, 2, 3, 4, 5], "s": pa.array(VALUES, STRUCT)}))
@@ -45,6 +48,7 @@ def test_deletes_by_fields_of_structs_are_evaluated_by_spark_itself(spark: Spark
     assert sorted(row["id"] for row in to_spark(table).collect()) == [2, 3, 5, 6]
 
 
+@pytest.mark.slow
 def test_statements_of_spark_name_fields_of_structs(spark: SparkSession, db: Database) -> None:
     table = db.create_table("t", pa.schema([("id", pa.int64()), ("s", STRUCT)]))
     table.append(pa.table({"id": [1, 2, 3, 4, 5], "s": pa.array(VALUES, STRUCT)}))
@@ -56,3 +60,16 @@ def test_statements_of_spark_name_fields_of_structs(spark: SparkSession, db: Dat
     assert sorted(
         row["id"] for row in sql("SELECT id FROM t WHERE s.geo.f IS NULL OR s.zip = '5'", spark=spark).collect()
     ) == [5, 30]
+
+
+@pytest.mark.slow
+def test_list_contains_is_duckdbs_and_array_contains_is_sparks(spark: SparkSession, db: Database) -> None:
+    table = db.create_table("lists", pa.schema([("id", pa.int64()), ("l", pa.list_(pa.int32()))]))
+    table.append(pa.table({"id": [1, 2, 3, 4], "l": [[1, None], [2, None], None, []]}, table.schema))
+    assert sorted(row["id"] for row in to_spark(table, where="NOT list_contains(l, 1)").collect()) == [2, 4]
+    table.append(pa.table({"id": [5], "l": [[7]]}, table.schema))
+    table.delete("list_contains(l, 7)")
+    assert sorted(row["id"] for row in to_spark(table).collect()) == [1, 2, 3, 4]
+    attach(spark, db)
+    sql("DELETE FROM lists WHERE NOT array_contains(l, 1)", spark=spark)
+    assert sorted(table.scan(columns=["id"]).to_arrow()["id"].to_pylist()) == [1, 2, 3], "of row 2 it is NULL in Spark"

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.rows.scan.scan import plan_of
+from dolmen.spark import attach, sql
 from dolmen.spark.read import to_frame as reading
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.tasks import raising_dolmen_errors
@@ -26,6 +27,7 @@ HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
 QUERIES = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(HISTORIES))
 def test_spark_reads_the_same_rows_as_dolmen(place: int, spark: SparkSession, tmp_path: Path) -> None:
     seed = SEED + place
@@ -78,6 +80,7 @@ def test_a_row_that_was_written_again_after_its_delete_is_read(spark: SparkSessi
     assert rows_of(to_spark(table), SCHEMA) == sorted_rows(expected)
 
 
+@pytest.mark.slow
 def test_an_older_version_is_read_by_at(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
     table.delete("TRUE")
@@ -87,6 +90,7 @@ def test_an_older_version_is_read_by_at(spark: SparkSession, db: Database, table
     assert table.to_spark().count() == 0
 
 
+@pytest.mark.slow
 def test_a_frame_stays_what_it_was(spark: SparkSession, db: Database, table: Table) -> None:
     native, workers = to_spark(table), to_spark(table, native=False)
     table.delete("id < 100")
@@ -103,6 +107,7 @@ def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(spark: SparkSession,
         frame.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", [False, True])
 def test_another_file_in_the_place_of_one_is_an_error_and_not_other_rows(
     deleted: bool, spark: SparkSession, table: Table, tmp_path: Path
@@ -121,6 +126,7 @@ def test_another_file_in_the_place_of_one_is_an_error_and_not_other_rows(
             to_spark(table, native=native).collect()
 
 
+@pytest.mark.slow
 def test_too_much_for_one_filter_is_read_by_workers(
     spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +207,7 @@ def test_what_cannot_be_asked_is_said_before_spark_is(spark: SparkSession, table
 LIKES = ["a%", "%a%b", "%_a%", "a_%b", "%" + "a%" * 60 + "b", "_%_%_", "%.a", "a%_a%a", "%%", "", "%a" * 3_000]
 
 
+@pytest.mark.slow
 def test_like_means_the_same_and_ends_whatever_the_pattern(spark: SparkSession, db: Database) -> None:
     table = db.create_table("likes", pa.schema([("s", pa.string())]))
     table.append({"s": ["a" * 2_000 + "b", "a" * 2_000, "axb", "x.a", "", None]})
@@ -218,3 +225,25 @@ def test_deletes_that_compute_hide_the_same_rows(spark: SparkSession, db: Databa
         expected = sorted(table.scan(["n"], where).to_arrow()["n"].to_pylist())
         assert 0 < len(expected) < 200
         assert sorted(row["n"] for row in to_spark(table, ["n"], where).collect()) == expected
+
+
+@pytest.mark.slow
+def test_many_small_files_are_read_together(
+    spark: SparkSession, db: Database, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.delete("id = 7")
+    assert "FileScan" in plan_text(table.to_spark())
+    monkeypatch.setattr(reading, "MOST_SMALL_FILES", 1)
+    frame = to_spark(table, ["id"], "x < 150", with_positions=True)
+    assert "FileScan" not in plan_text(frame)
+    assert sorted(row.id for row in frame.collect()) == [id_ for id_ in range(150) if id_ != 7]
+    attached = attach(spark, db)
+    try:
+        assert sql("DELETE FROM t WHERE id % 100 = 8").operation == "delete"  # type: ignore[union-attr]
+        assert table.count() == 296
+    finally:
+        attached.detach()
+
+
+def plan_text(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())

@@ -121,6 +121,7 @@ def test_rows_of_all_changes_are_read_alike(spark: SparkSession, changed: dolmen
     assert rows_of(to_spark(changed, expected.schema.names, native=native), expected.schema) == sorted_rows(expected)
 
 
+@pytest.mark.slow
 def test_files_from_before_a_change_are_read_by_field_ids(spark: SparkSession, tmp_path: Path) -> None:
     columns = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
     table = dolmen.open(str(tmp_path / "ids")).create_table("i", columns)
@@ -150,6 +151,7 @@ def test_a_delete_by_a_column_that_is_gone_still_counts(spark: SparkSession, tmp
     assert sorted(row.id for row in to_spark(table).collect()) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("where", [None, "a = 7", "b = 'new' AND a > 24", "name = 'a4' OR a IS NULL", "a <> 7"])
 def test_the_same_rows_are_read(spark: SparkSession, table: dolmen.Table, where: str | None, native: bool) -> None:
@@ -159,6 +161,7 @@ def test_the_same_rows_are_read(spark: SparkSession, table: dolmen.Table, where:
     assert rows_of(frame, expected.schema) == sorted_rows(expected)
 
 
+@pytest.mark.slow
 def test_sources_see_the_columns_of_their_version(spark: SparkSession, table: dolmen.Table, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "db"), "table": "t"}
     dolmen.spark.register(spark)
@@ -168,6 +171,7 @@ def test_sources_see_the_columns_of_their_version(spark: SparkSession, table: do
     assert spark.read.format("dolmen").options(**options, version="2").load().columns == ["id", "a", "b"]
 
 
+@pytest.mark.slow
 def test_what_spark_writes_has_defaults_where_a_column_is_missing(spark: SparkSession, table: dolmen.Table) -> None:
     append(table, spark.createDataFrame([(100, "w")], "id long, name string"))
     upsert(table, spark.createDataFrame([(0, "u")], "id long, name string"))

@@ -58,6 +58,7 @@ def rows(batches: Any) -> Counter[Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_the_parts_of_a_feed_are_the_feed(number: int, tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} {number}")
@@ -78,6 +79,7 @@ def test_the_parts_of_a_feed_are_the_feed(number: int, tmp_path: Path) -> None:
         assert rows(kinds) == rows(expected.to_batches()), (since, until, net, where)
 
 
+@pytest.mark.slow
 def test_spark_reads_the_feed(spark: SparkSession, db: Database, table: Table) -> None:
     table.append(some(0, 50))
     table.upsert(some(10, 5, "b"))
@@ -187,6 +189,7 @@ def test_errors_reach_the_driver(spark: SparkSession, db: Database, table: Table
         feed(spark, db, since=5).count()
 
 
+@pytest.mark.slow
 def test_a_frame_of_a_tag_shows_its_version(spark: SparkSession, db: Database, table: Table) -> None:
     table.append(some(0, 3))
     db.tag("before")

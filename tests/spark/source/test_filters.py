@@ -202,6 +202,7 @@ def test_what_is_not_known_is_left_to_spark() -> None:
     assert to_predicate(EqualTo(("p", "x"), 1), schema) is not None
 
 
+@pytest.mark.slow
 def test_pushed_filters_prune_files(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     db = dolmen.open(str(tmp_path / "db"))

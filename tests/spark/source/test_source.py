@@ -48,6 +48,7 @@ def ids(frame: DataFrame) -> list[int]:
     return sorted(row.id for row in frame.select("id").collect())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(HISTORIES))
 def test_the_data_source_reads_the_same_rows_as_dolmen(place: int, spark: SparkSession, tmp_path: Path) -> None:
     seed = SEED + place
@@ -63,6 +64,7 @@ def test_the_data_source_reads_the_same_rows_as_dolmen(place: int, spark: SparkS
     assert rows_of(frame, expected.schema) == sorted_rows(expected), (columns, where)
 
 
+@pytest.mark.slow
 def test_a_frame_shows_one_version_however_often_it_is_used(spark: SparkSession, db: Database, table: Table) -> None:
     frame = load(spark, db)
     table.delete("id < 100")
@@ -75,6 +77,7 @@ def test_a_frame_shows_one_version_however_often_it_is_used(spark: SparkSession,
     assert load(spark, db, version=db.version - 2).count() == 300
 
 
+@pytest.mark.slow
 def test_no_version_shows_erased_rows(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
     assert load(spark, db, version=version).count() == 300
@@ -86,6 +89,7 @@ def test_no_version_shows_erased_rows(spark: SparkSession, db: Database, table: 
     assert table.at(version).to_spark(spark=spark).count() == 150
 
 
+@pytest.mark.slow
 def test_a_schema_selects_columns(spark: SparkSession, db: Database, table: Table) -> None:
     reader = spark.read.format("dolmen").option("table", "t").option("path", db.url)
     frame = reader.schema("s string, _commit_ts bigint").load()
@@ -95,6 +99,7 @@ def test_a_schema_selects_columns(spark: SparkSession, db: Database, table: Tabl
         reader.schema("id int").load().count()
 
 
+@pytest.mark.slow
 def test_rows_that_statistics_rule_out_are_not_read(spark: SparkSession, db: Database, table: Table) -> None:
     frame = load(spark, db, where="id >= 150 AND id < 1000")
     paths = [file.file.path for file in plan_of(table.scan()).files]

@@ -37,6 +37,7 @@ def one(spark: SparkSession, query: str) -> object:
     return spark.sql(query).collect()[0][0]
 
 
+@pytest.mark.slow
 def test_a_view_shows_one_version_in_every_query(spark: SparkSession, table: Table, view: str) -> None:
     table.delete("id < 50")
     assert one(spark, "SELECT count(*) FROM v WHERE s = 's1'") == 33
@@ -44,6 +45,7 @@ def test_a_view_shows_one_version_in_every_query(spark: SparkSession, table: Tab
     assert one(spark, "SELECT count(*) FROM v a JOIN v b ON a.id = b.id + 1 WHERE a.s = 's0' AND b.id > 50") == 16
 
 
+@pytest.mark.slow
 def test_rows_are_inserted_and_replaced_by_sql(spark: SparkSession, db: Database, table: Table, view: str) -> None:
     spark.sql("INSERT INTO v SELECT id + 100, s FROM v WHERE id < 10")
     spark.sql("INSERT INTO v VALUES (1000, 'last')")
@@ -79,6 +81,7 @@ def test_a_name_in_the_catalog_is_refused_as_spark_forgets_its_options(
     assert table.count() == 100  # dropping its name in the catalog drops nothing
 
 
+@pytest.mark.slow
 def test_names_of_other_formats_for_a_version_are_understood(spark: SparkSession, db: Database, table: Table) -> None:
     version, then = db.refresh(), db.history(1)[0].created_at.isoformat()
     table.delete("id < 50")

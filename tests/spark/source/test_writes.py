@@ -70,6 +70,7 @@ def test_a_job_is_one_commit_under_an_intent_that_ends_with_it(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_under_one_id_a_job_is_applied_once(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
     save(rows(spark, 0, 10), db, request="batch-7")
     written = data_files(tmp_path)
@@ -77,6 +78,7 @@ def test_under_one_id_a_job_is_applied_once(spark: SparkSession, db: Database, t
     assert (db.refresh(), ids(table), data_files(tmp_path)) == (2, list(range(10)), written)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_tried_again_adds_its_rows_once(spark: SparkSession, db: Database, table: Table) -> None:
     def fails_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -90,6 +92,7 @@ def test_a_task_that_is_tried_again_adds_its_rows_once(spark: SparkSession, db: 
     assert ids(table) == list(range(300))
 
 
+@pytest.mark.slow
 def test_an_overwrite_meets_who_wrote_meanwhile_and_leaves_its_files_to_collection(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_what_a_source_cannot_write_is_said_before_a_task_begins(
     assert not (tmp_path / "db" / "data").exists()
 
 
+@pytest.mark.slow
 def test_values_and_columns_that_do_not_fit_fail_the_job(spark: SparkSession, db: Database, table: Table) -> None:
     with pytest.raises(SchemaError, match="column 'y'"), raising_dolmen_errors():
         save(rows(spark, 0, 10).withColumn("y", F.lit(1)), db)

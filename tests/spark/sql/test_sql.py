@@ -48,6 +48,7 @@ def ids(db: Database, table: str = "t") -> list[int]:
     return sorted(db.table(table).to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.slow
 def test_views_follow_their_tables(spark: SparkSession, db: Database, attached: Attachment) -> None:
     other = dolmen.open(db.url)
     assert attached.tables() == ["t", "u"]
@@ -65,6 +66,7 @@ def test_views_follow_their_tables(spark: SparkSession, db: Database, attached: 
         sql("SELECT 1")
 
 
+@pytest.mark.slow
 def test_no_view_of_others_is_replaced(spark: SparkSession, db: Database, attached: Attachment) -> None:
     with pytest.raises(InputError, match="attached"):
         attach(spark, db)
@@ -95,6 +97,7 @@ def test_a_table_with_a_type_that_spark_lacks_has_no_view(db: Database, caplog: 
     assert [record.getMessage()[:27] for record in caplog.records] == ["table clock has no view: co"]
 
 
+@pytest.mark.slow
 def test_older_versions_stand_anywhere_in_a_query(db: Database) -> None:
     version = db.refresh()
     db.tag("audit", version=version)
@@ -128,6 +131,7 @@ def test_older_versions_stand_anywhere_in_a_query(db: Database) -> None:
         sql(f"DELETE FROM t VERSION AS OF {version}")
 
 
+@pytest.mark.slow
 def test_a_delete_that_means_the_same_to_both_reads_nothing(db: Database, attached: Attachment) -> None:
     for where, args, left in [
         ("id = 1 -- one", None, 9),
@@ -142,12 +146,14 @@ def test_a_delete_that_means_the_same_to_both_reads_nothing(db: Database, attach
     assert ids(db) == []
 
 
+@pytest.mark.slow
 def test_a_delete_that_spark_must_evaluate_hides_positions(db: Database) -> None:
     commit = do("DELETE FROM t AS x WHERE x.s LIKE 's1%' OR id % 4 = 3 OR id IN (SELECT max(id) FROM t)")
     assert (commit.operation, commit.counts.rows_deleted, ids(db)) == ("delete", 4, [0, 2, 4, 5, 6, 8])
     assert do("DELETE FROM t WHERE id % 4 = 3").operation == "nothing"
 
 
+@pytest.mark.slow
 def test_an_update_writes_what_spark_evaluates(db: Database) -> None:
     do("UPDATE t AS r SET X = r.id / 4, s = concat(s, '\\'', :end), d = 1.005 WHERE id < 3", {"end": "--"})
     rows = db.table("t").scan(where="x IS NOT NULL").to_arrow().sort_by("id").to_pylist()
@@ -292,6 +298,7 @@ def test_no_merge_gives_a_row_a_primary_key_that_another_has(db: Database) -> No
     assert [db.table("t").get(key)["s"] for key in (1, 50)] == ["moved", "a"]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_literals_have_the_types_of_their_columns(db: Database) -> None:
     columns = [("xs", pa.list_(pa.float64())), ("one", pa.struct([("a", pa.string()), ("x", pa.float64())]))]
     db.create_table("w", pa.schema([("id", pa.int64()), ("x", pa.float64()), *columns]), primary_key="id")
@@ -304,6 +311,7 @@ def test_literals_have_the_types_of_their_columns(db: Database) -> None:
     assert db.table("w").get(1) == {"id": 1, "x": None, "xs": [], "one": None}
 
 
+@pytest.mark.slow
 def test_rows_are_inserted_and_replaced(db: Database) -> None:
     do("INSERT INTO t (at, id) VALUES (TIMESTAMP '2026-11-21 10:00:00', 100), (NULL, :next)", {"next": 101})
     do("WITH n AS (SELECT * FROM t WHERE id > 100) INSERT INTO u SELECT id, s FROM n")
@@ -334,6 +342,7 @@ def test_a_merge_by_any_condition(db: Database) -> None:
     assert db.table("u").count() == 9
 
 
+@pytest.mark.slow
 def test_a_row_that_matches_twice_is_refused(db: Database) -> None:
     version = db.refresh()
     source = "(SELECT 1 AS id, 'a' AS s UNION ALL SELECT 1, 'b')"
@@ -345,6 +354,7 @@ def test_a_row_that_matches_twice_is_refused(db: Database) -> None:
     assert ids(db) == [0, *range(2, 10)]
 
 
+@pytest.mark.slow
 def test_a_statement_is_applied_once_under_its_id(db: Database) -> None:
     for statement in ("UPDATE t SET x = coalesce(x, 0) + :by", "DELETE FROM t WHERE id = :by"):
         made = do(statement, {"by": 1}, request=statement[:6])
@@ -365,6 +375,7 @@ def test_case_counts_where_the_session_says_so(spark: SparkSession) -> None:
         spark.conf.unset("spark.sql.caseSensitive")
 
 
+@pytest.mark.slow
 def test_statements_cost_the_requests_that_their_changes_need(spark: SparkSession, db: Database) -> None:
     store = CountingStore(open_store(db.url, Runtime()))
     counted = attach(spark, Database(store, Runtime()), "c_")
@@ -382,6 +393,7 @@ def test_statements_cost_the_requests_that_their_changes_need(spark: SparkSessio
         counted.detach()
 
 
+@pytest.mark.slow
 def test_a_statement_starts_again_when_others_change_what_it_reads(
     db: Database, attached: Attachment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +410,7 @@ def test_a_statement_starts_again_when_others_change_what_it_reads(
     assert db.table("t").count("s = 'seen'") == 2
 
 
+@pytest.mark.slow
 def test_several_databases_are_attached_to_a_session(spark: SparkSession, db: Database, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a variable"):
         sql("DELETE FROM t WHERE id = ${x}")
@@ -412,6 +425,7 @@ def test_several_databases_are_attached_to_a_session(spark: SparkSession, db: Da
     assert (ids(db), ids(other)) == ([3, 4, 5, 6, 7, 8, 9], [0, 1, 2, 9])
 
 
+@pytest.mark.slow
 def test_statements_find_columns_in_any_case_as_spark_does(db: Database, attached: Attachment) -> None:
     """And not where the session asks for case to count."""
     sql("INSERT INTO u (ID, V) VALUES (1, 'a')")

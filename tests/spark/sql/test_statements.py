@@ -137,3 +137,17 @@ def test_a_merge_has_its_clauses() -> None:
 def test_what_is_not_understood_is_refused_in_a_sentence(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=re.escape(reason)):
         read_statement(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("OPTIMIZE t", "compact"),
+        ("VACUUM t", "gc"),
+        ("RESTORE TABLE t TO VERSION AS OF 1", "restore"),
+        ("CALL s.p()", "tag"),
+    ],
+)
+def test_statements_of_other_formats_name_the_call_that_does_it(text: str, call: str) -> None:
+    with pytest.raises(InputError, match=rf"\b{call}\b"):
+        kind_of(text)

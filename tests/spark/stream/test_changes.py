@@ -139,6 +139,7 @@ def test_so_many_versions_at_a_time(db: Database, table: Table) -> None:
     assert Stream(db, maxVersionsPerTrigger=1).all() == [inserts(*range(10))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_batches_are_the_feed_between_their_versions(number: int, tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} stream {number}")
@@ -307,6 +308,7 @@ def test_the_replica_of_the_docs_is_the_table(spark: SparkSession, tmp_path: Pat
     assert db.cursors() == ["replica"]
 
 
+@pytest.mark.slow
 def test_errors_of_a_stream_reach_the_driver(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
     table.append(some(0, 3))
     frame = spark.readStream.format("dolmen").options(table="t", changes=True).load(db.url)

@@ -259,6 +259,7 @@ def read(spark: SparkSession, db: Database, **options: object) -> DataFrame:
     return spark.readStream.format("dolmen").options(**{"table": "t", **options}).load(db.url)
 
 
+@pytest.mark.slow
 @streams_arrow
 def test_spark_streams_from_a_table_into_another_of_the_same_database(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
@@ -298,6 +299,7 @@ def test_two_queries_into_one_table_do_not_meet(
     assert into.count() == 20  # a new checkpoint is a new query
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_applied_again_changes_nothing(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:

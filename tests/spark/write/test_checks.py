@@ -27,6 +27,7 @@ WRITES: dict[str, Callable[[Table, DataFrame], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_row_that_breaks_a_check_is_not_written(
     spark: SparkSession, db: Database, write: Callable[[Table, DataFrame], object]
@@ -40,6 +41,7 @@ def test_a_row_that_breaks_a_check_is_not_written(
     assert table.count("n < 1") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_key", [None, "id"])
 def test_a_load_rejects_a_file_with_such_a_row(
     spark: SparkSession, db: Database, tmp_path: Path, sort_key: str | None
@@ -54,6 +56,7 @@ def test_a_load_rejects_a_file_with_such_a_row(
     assert table.count() == 50
 
 
+@pytest.mark.slow
 def test_computed_defaults_are_one_time_and_a_uuid_for_each_row(spark: SparkSession, db: Database) -> None:
     table = db.create_table("t", pa.table({"id": [1]}), primary_key="id")
     table.add_column("made", pa.timestamp("us", "UTC"), Expression("now()"))

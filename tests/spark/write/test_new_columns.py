@@ -124,6 +124,7 @@ def test_two_new_columns_that_differ_in_case_only_are_refused(db: Database, tabl
         add(table, "id long, n int, N int")
 
 
+@pytest.mark.slow
 def test_spark_s_writes_add_columns_where_they_are_told_to(spark: SparkSession, db: Database, table: Table) -> None:
     for write in (append, upsert, overwrite):
         with pytest.raises(SchemaError, match=r"column 'n'.*id, name\b.*merge_schema=True"):
@@ -162,6 +163,7 @@ def test_an_overwrite_is_held_to_what_its_table_has_seen_also_if_columns_are_add
     assert [row[0] for row in rows(table)] == [0, 5]
 
 
+@pytest.mark.slow
 def test_the_data_source_adds_columns(spark: SparkSession, db: Database, table: Table) -> None:
     def save(frame: DataFrame, **options: object) -> None:
         with raising_dolmen_errors():

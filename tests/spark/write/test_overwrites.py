@@ -200,6 +200,7 @@ def test_columns_say_where_they_come_from(spark: SparkSession, db: Database, tab
     assert {origin for frame in frames for origin in origins_in_plan(frame)} == {Origin(uuid, db.version)}
 
 
+@pytest.mark.slow
 def test_a_table_that_was_renamed_is_overwritten_by_what_was_read_under_its_old_name(
     spark: SparkSession, db: Database, table: Table
 ) -> None:

@@ -73,6 +73,7 @@ def test_what_others_have_changed_since_the_frame_was_read_is_a_conflict(
     WRITES[write](table, frame, force=True)
 
 
+@pytest.mark.slow
 def test_a_change_that_comes_while_the_tasks_run_is_a_conflict_too(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
@@ -113,6 +114,7 @@ def test_frames_of_other_tables_rely_on_nothing(spark: SparkSession, db: Databas
     assert values(table)[3] == 7
 
 
+@pytest.mark.slow
 def test_rows_that_went_through_something_else_say_their_version(
     spark: SparkSession, db: Database, table: Table
 ) -> None:

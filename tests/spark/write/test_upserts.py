@@ -89,6 +89,7 @@ def test_long_lists_of_keys_are_uploaded_by_tasks_in_portions(
     assert db.verify().ok
 
 
+@pytest.mark.slow
 def test_a_key_that_stands_twice_is_an_error_that_names_its_columns(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
@@ -106,6 +107,7 @@ def test_null_keys_are_an_error(spark: SparkSession, db: Database, table: Table)
     assert db.version == version
 
 
+@pytest.mark.slow
 def test_rows_go_by_other_columns_than_the_primary_key(spark: SparkSession, table: Table) -> None:
     moved = frame(spark, range(3), "old").withColumn("x", F.lit(-1.0))
     upsert(table, moved.limit(2), on=["name", "id"])
@@ -139,6 +141,7 @@ def test_under_one_id_an_upsert_is_applied_once(spark: SparkSession, db: Databas
     assert 0 not in names(table)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_tried_again_finds_no_key_twice(spark: SparkSession, db: Database, table: Table) -> None:
     def fails_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -62,6 +62,7 @@ def test_what_the_job_wrote_is_named_by_an_intent_that_ends_with_it(
     assert all(name.startswith(intent.name + "-") for name in data_files(tmp_path))
 
 
+@pytest.mark.slow
 def test_text_that_is_not_utf_8_is_refused(spark: SparkSession, db: Database) -> None:
     texts = db.create_table("texts", pa.schema([("s", pa.string()), ("l", pa.list_(pa.string()))]))
     for columns in ("CAST(X'61FF' AS STRING) AS s", "ARRAY('a', CAST(X'61FF' AS STRING)) AS l"):
@@ -84,6 +85,7 @@ def test_a_frame_without_rows_is_no_commit(spark: SparkSession, db: Database, ta
     assert db.history() == before
 
 
+@pytest.mark.slow
 def test_a_task_that_is_tried_again_adds_its_rows_once(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_columns_that_do_not_match_are_refused_before_a_task_begins(
     assert not data_files(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_table_is_overwritten_by_what_is_made_from_it(spark: SparkSession, db: Database, table: Table) -> None:
     append(table, rows(spark, 0, 100))
     table.delete("id < 10")
@@ -131,6 +134,7 @@ def test_a_table_is_overwritten_by_what_is_made_from_it(spark: SparkSession, db:
     assert table.at(version=before).count() == 90
 
 
+@pytest.mark.slow
 def test_an_overwrite_meets_who_wrote_meanwhile(spark: SparkSession, db: Database, table: Table) -> None:
     append(table, rows(spark, 0, 10))
     other = dolmen.open(db.url).table("t")
@@ -150,6 +154,7 @@ def test_an_overwrite_meets_who_wrote_meanwhile(spark: SparkSession, db: Databas
     assert ids(other) == list(range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["added", "deleted"])
 def test_an_overwrite_meets_who_wrote_since_its_frame_was_made(
     spark: SparkSession, db: Database, table: Table, change: str

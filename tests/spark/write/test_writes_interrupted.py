@@ -104,6 +104,7 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
     return WriteReport.of(decode_object(row.body, WriteReport) for row in collect_with_heartbeats(transaction, job))
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:

@@ -6,12 +6,14 @@ Each leaves out work that other commits have made unnecessary, and none makes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from pyroaring import BitMap
 
+from dolmen.base.records import replace
 from dolmen.commit.draft import DatabaseStatement, Draft
 from dolmen.commit.statements.row_changes import with_pairs
 from dolmen.commit.uploads import PendingUploads
@@ -30,32 +32,27 @@ from dolmen.format.schema import Schema
 
 @dataclass(frozen=True)
 class Resolve:
-    """Brings files up to a snapshot: rows that its unresolved tombstones match get into the files' deletion vectors.
-
-    Args:
-        epoch, through: the table's epoch in the snapshot, and ``commit_ts`` of the snapshot.
-        positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file without
-            matches. Files that others replaced are left out.
-        segments: keys of segments whose live files are all resolved up to ``through``.
-        gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
-        erasing: by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included.
-        vectors: by path, a file's entry before and after; made by ``prepare``.
-        segment_erasing: by key of a segment, the least ``erasing`` of its changed files; made by ``prepare``.
-        prepared_on: the key of the manifest that ``prepare`` read.
-    """
+    """Brings files up to a snapshot: rows that its unresolved tombstones match get into the files' deletion vectors."""
 
     name: str
     uuid: str
+    # epoch, through: the table's epoch in the snapshot, and ``commit_ts`` of the snapshot
     epoch: int
     through: int
+    # by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file without matches. Files that
+    # others replaced are left out.
     positions: Mapping[str, BitMap]
-    segments: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()  # keys of segments whose live files are all resolved up to ``through``
+    # paths of files whose vectors move into this commit's ``.del`` object even if they do not change
     gather: frozenset[str] = frozenset()
+    # by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included
     erasing: Mapping[str, int] = field(default_factory=dict)
+    # by path, a file's entry before and after; made by ``prepare``
     vectors: Mapping[str, tuple[DataFile, DataFile]] = field(default_factory=dict)
+    # by key of a segment, the least ``erasing`` of its changed files; made by ``prepare``
     segment_erasing: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
-    prepared_on: str = ""
+    prepared_on: str = ""  # the key of the manifest that ``prepare`` read
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Resolve:
         """Merges the positions with the files' present vectors."""
@@ -122,16 +119,14 @@ class Resolve:
         return TableEffect(self.name, "resolve")
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """A part of a compaction, which is committed as a whole or not at all; without outputs if no row is left."""
 
     inputs: tuple[DataFile, ...]
     outputs: tuple[DataFile, ...]
 
 
-@dataclass(frozen=True)
-class Compact:
+class Compact(Struct, frozen=True):
     """Replaces files by rewritten ones.
 
     A group is left out if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
@@ -189,24 +184,17 @@ def _pair(file: DataFile) -> tuple[int, Vector | None, int]:
 
 @dataclass(frozen=True)
 class MergeSegments:
-    """Replaces several segments by merged ones.
+    """Replaces several segments by merged ones."""
 
-    Args:
-        name: the table; None for the database's own segments.
-        inputs: keys of the merged segments; all of them must still be there.
-        removed: uuids of removed files that the outputs no longer contain.
-        overlays: overlays whose pairs are in the outputs.
-        erasing: ``erasing`` of each input of kind ``files`` when the merge was planned, by its key.
-    """
-
-    name: str | None
+    name: str | None  # the table; None for the database's own segments
     uuid: str
     epoch: int
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # keys of the merged segments; all of them must still be there
     outputs: tuple[Segment, ...]
-    removed: frozenset[str] = frozenset()
-    overlays: frozenset[Overlay] = frozenset()
+    removed: frozenset[str] = frozenset()  # uuids of removed files that the outputs no longer contain
+    overlays: frozenset[Overlay] = frozenset()  # overlays whose pairs are in the outputs
     schema: Schema | None = None
+    # ``erasing`` of each input of kind ``files`` when the merge was planned, by its key
     erasing: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
 
@@ -252,8 +240,7 @@ class MergeSegments:
         return (*segments[:first], *outputs, *rest)
 
 
-@dataclass(frozen=True)
-class SetProperties:
+class SetProperties(Struct, frozen=True):
     """Changes settings of a table, or of the database if ``name`` is None. The value None removes a setting.
 
     ``seen`` is the table when the settings were checked; None if they need no check.
@@ -273,7 +260,9 @@ class SetProperties:
         entry = draft.table(self.name, self.uuid)
         if self.seen is not None and (self.seen.schema, self.seen.properties) != (entry.schema, entry.properties):
             self._check(self.seen, entry)
-        draft.tables[self.name] = msgspec.structs.replace(entry, properties=self._apply_to(entry.properties))
+        changed = msgspec.structs.replace(entry, properties=self._apply_to(entry.properties))
+        draft.require(changed.needed_features)
+        draft.tables[self.name] = changed
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name or "", "set", tuple(self.changes))
@@ -297,29 +286,21 @@ class SetProperties:
         return {name: value for name, value in merged.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class MoveFence(DatabaseStatement):
-    """Lets versions and uncommitted objects expire, before anything is deleted.
+class MoveFence(DatabaseStatement, Struct, frozen=True):
+    """Lets versions and uncommitted objects expire, before anything is deleted."""
 
-    Args:
-        seen: the horizon and orphan_cutoff when this was planned; ConflictError if another fence came first.
-        horizon, orphan_cutoff: the new ones.
-        revoke: txids of jobs that count as dead.
-        applied_before: segments of request ids are forgotten if all their ids were applied before this time.
-        settings: the settings of the plan; ConflictError if they have changed, so that a retention that was just
-            prolonged keeps what it covers. None if they do not matter.
-        now_us: the time of the plan, which decides about tags and cursors.
-        expire_before: versions before this one expire in any case, with their tags, because erased rows must leave the
-            disk.
-    """
-
+    # the horizon and orphan_cutoff when this was planned; ConflictError if another fence came first
     seen: tuple[int, int]
+    # horizon, orphan_cutoff: the new ones
     horizon: int
     orphan_cutoff: int
-    revoke: tuple[str, ...] = ()
-    applied_before: int = 0
+    revoke: tuple[str, ...] = ()  # txids of jobs that count as dead
+    applied_before: int = 0  # segments of request ids are forgotten if all their ids were applied before this time
+    # the settings of the plan; ConflictError if they have changed, so that a retention that was just prolonged keeps
+    # what it covers. None if they do not matter.
     settings: DatabaseSettings | None = None
-    now_us: int = 0
+    now_us: int = 0  # the time of the plan, which decides about tags and cursors
+    # versions before this one expire in any case, with their tags, because erased rows must leave the disk
     expire_before: int = 0
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -344,8 +325,7 @@ class MoveFence(DatabaseStatement):
         )
 
 
-@dataclass(frozen=True)
-class CollectionProgress(DatabaseStatement):
+class CollectionProgress(DatabaseStatement, Struct, frozen=True):
     """Records which objects collection has deleted: those released up to a version, and orphans older than a time."""
 
     freed: int
@@ -367,8 +347,7 @@ def _remove_segments(draft: Draft, is_obsolete: Callable[[Segment], bool]) -> No
         draft.release(segment.object for segment in obsolete)
 
 
-@dataclass(frozen=True)
-class PutIndexParts:
+class PutIndexParts(Struct, frozen=True):
     """Adds parts to a table's index, in place of others (keys).
 
     It has no effect if the index has changed since it was read, or if rows were erased since: their keys may be in the

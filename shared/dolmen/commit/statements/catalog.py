@@ -7,12 +7,14 @@ the same entry in a later version shows the same rows: restores and clones copy 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, DatabaseStatement, Draft
 from dolmen.commit.statements.background import without_index
 from dolmen.commit.statements.erasures import delete_remembered
@@ -30,7 +32,7 @@ from dolmen.entries.segments.live import check_days_of_table
 from dolmen.errors import ConflictError, InputError, LimitError, TableExistsError, TagExistsError, TagNotFoundError
 from dolmen.format.column_history import is_date_to_timestamp, record_names
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
+from dolmen.format.evolution import SchemaChange, SetSortKey, WidenColumn, needed_features
 from dolmen.format.layout import Cursor, Tag, check_table_name, memory_name
 from dolmen.format.manifest import (
     ADOPTED_FILES,
@@ -42,12 +44,12 @@ from dolmen.format.manifest import (
     TableEffect,
     TableEntry,
 )
-from dolmen.format.schema import MappedColumn, Schema
+from dolmen.format.schema import MappedColumn, Schema, SortKey
+from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 
 
-@dataclass(frozen=True)
-class CreateTable:
+class CreateTable(Struct, frozen=True):
     """Creates a table. Raises TableExistsError when the name is taken."""
 
     name: str
@@ -62,14 +64,14 @@ class CreateTable:
         """Adds the table with this version as its epoch."""
         if self.name in draft.tables:
             raise TableExistsError(f"table {self.name!r} exists already")
+        draft.require(self.entry.needed_features)
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version)
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name, "create")
 
 
-@dataclass(frozen=True)
-class DropTable:
+class DropTable(Struct, frozen=True):
     """Drops a table, with the memory of its changes (CDC). Its name becomes free, and older versions still read it."""
 
     name: str
@@ -96,8 +98,7 @@ def _with_memory(draft: Draft, name: str, uuid: str) -> dict[str, TableEntry]:
     return entries
 
 
-@dataclass(frozen=True)
-class RenameTable:
+class RenameTable(Struct, frozen=True):
     """Gives a table another name; its uuid and rows stay. The memory of its changes is renamed with it.
 
     Raises TableExistsError when a name is taken, InvalidNameError when the memory's name is too long.
@@ -127,15 +128,14 @@ class RenameTable:
         return TableEffect(self.name, "rename", (self.to,))
 
 
-@dataclass(frozen=True)
-class AlterTable:
+class AlterTable(Struct, frozen=True):
     """Changes columns in order, or the sort key. Raises ConflictError if they are not as the writer saw them
     (``seen``, ``seen_sort_key``)."""
 
     name: str
     uuid: str
     seen: Schema
-    seen_sort_key: tuple[int, ...]
+    seen_sort_key: SortKey
     changes: tuple[SchemaChange, ...]
     request: str | None = None
 
@@ -161,7 +161,7 @@ class AlterTable:
             schema = record_names(entry.schema, changed.schema, ts)
             entry = msgspec.structs.replace(changed, schema=schema)
             draft.require(getattr(change, "needs", ()))
-        draft.require(needed_features(entry.schema))
+        draft.require([*needed_features(entry.schema), *entry.needed_features])
         draft.tables[self.name] = entry
         draft.data_change = True
 
@@ -171,11 +171,13 @@ class AlterTable:
         return own is not None and draft.segments.whole(draft.base.tables[own]).schema == schema
 
     def effect(self, draft: Draft) -> TableEffect:
-        return TableEffect(self.name, "alter", tuple(name for change in self.changes for name in change.columns))
+        entry, names = draft.tables[self.name], list[str]()
+        for change in self.changes:
+            names += sort_texts(entry.sort_key, entry.schema) if isinstance(change, SetSortKey) else change.columns
+        return TableEffect(self.name, "alter", tuple(names))
 
 
-@dataclass(frozen=True)
-class AdoptTable(CreateTable):
+class AdoptTable(CreateTable, Struct, frozen=True):
     """Creates a table with existing files. Columns that are narrower in some of them have any ``widened_ts`` but 0."""
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -189,7 +191,7 @@ class AdoptTable(CreateTable):
         schema = msgspec.structs.replace(before, fields=fields, altered_ts=ts)
         files = tuple(file.stamp(ts) for file in self.entry.files)
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version, schema=schema, files=files)
-        draft.require([*_features_of(files), *needed_features(schema)])
+        draft.require([*_features_of(files), *needed_features(schema), *self.entry.needed_features])
         draft.counts += Counts(rows_added=sum(file.live_rows for file in files), files_added=len(files))
         draft.data_change = True
 
@@ -197,22 +199,18 @@ class AdoptTable(CreateTable):
         return TableEffect(self.name, "adopt")
 
 
-@dataclass(frozen=True)
-class AdoptFiles:
-    """Adds existing files to a table, whose columns and epoch must be as the writer saw them.
-
-    Args:
-        mapping, next_id: of the schema that the files need.
-        narrower: ids of columns that some of the files have in a narrower type, or with other fields.
-    """
+class AdoptFiles(Struct, frozen=True):
+    """Adds existing files to a table, whose columns and epoch must be as the writer saw them."""
 
     name: str
     uuid: str
     epoch: int
     files: tuple[DataFile, ...]
     seen: Schema
+    # mapping, next_id: of the schema that the files need
     mapping: tuple[MappedColumn, ...]
     next_id: int
+    # ids of columns that some of the files have in a narrower type, or with other fields
     narrower: frozenset[int] = frozenset()
     request: str | None = None
 
@@ -247,12 +245,10 @@ def _columns_and_mapping(schema: Schema) -> tuple[Any, ...]:
     return [(each.id, each.name, each.type, each.nullable) for each in schema.fields], schema.next_id, schema.mapping
 
 
-MAX_NAMES = 1_000
-"""The most tags, and the most cursors, of a database: every manifest holds them all."""
+MAX_NAMES = 1_000  # the most tags, and the most cursors, of a database: every manifest holds them all
 
 
-@dataclass(frozen=True)
-class PutTag(DatabaseStatement):
+class PutTag(DatabaseStatement, Struct, frozen=True):
     """Gives a name to a version, which keeps the version; ``may_move`` allows to take the name from another version."""
 
     tag: str
@@ -275,8 +271,7 @@ class PutTag(DatabaseStatement):
         return TableEffect("", "tag", (self.tag, f"version {self.value.version}"))
 
 
-@dataclass(frozen=True)
-class DropTag(DatabaseStatement):
+class DropTag(DatabaseStatement, Struct, frozen=True):
     """Takes a name from its version, which may expire from now on."""
 
     tag: str
@@ -292,8 +287,7 @@ class DropTag(DatabaseStatement):
         return TableEffect("", "drop tag", (self.tag,))
 
 
-@dataclass(frozen=True)
-class PutCursor(DatabaseStatement):
+class PutCursor(DatabaseStatement, Struct, frozen=True):
     """Makes a cursor, moves it, or removes it: replaces the one that its reader saw (None: there was none)."""
 
     cursor: str
@@ -324,15 +318,12 @@ class PutCursor(DatabaseStatement):
 
 @dataclass(frozen=True)
 class SubjectDeletes:
-    """Deletes of rows that were erased since an earlier version, in its tables that the erasures do not name.
+    """Deletes of rows that were erased since an earlier version, in its tables that the erasures do not name."""
 
-    Args:
-        made: tombstones of forgotten subjects, recorded for this commit, by uuid of the table and id of the erasure;
-            None where no row can match.
-        keys: likewise, deletes from memories of deleted keys (CDC), which may differ from the present ones.
-    """
-
+    # tombstones of forgotten subjects, recorded for this commit, by uuid of the table and id of the erasure; None where
+    # no row can match
     made: Mapping[tuple[str, str], Tombstone | None]
+    # likewise, deletes from memories of deleted keys (CDC), which may differ from the present ones
     keys: Mapping[tuple[str, str], tuple[ErasedTable, ...]] = field(default_factory=dict)
     prepared_on: str = ""
 
@@ -390,24 +381,19 @@ class SubjectDeletes:
 _UNPREPARED = SubjectDeletes({})
 
 
-@dataclass(frozen=True)
-class Restore:
+class Restore(Struct, frozen=True):
     """Restores tables of an earlier version: rows, columns and settings.
 
     A table that was dropped since comes back. The memory of a table's changes (CDC) comes back with it, or goes.
-
-    Args:
-        name, uuid: of the table; None and "" for all tables of the database.
-        tables: whole entries of that version, by the name that each gets.
-        must_exist: whether the table must still have its name, and not have been dropped.
     """
 
+    # name, uuid: of the table; None and "" for all tables of the database
     name: str | None
     uuid: str
     version: int
     then_ts: int
-    tables: Mapping[str, TableEntry]
-    must_exist: bool = False
+    tables: Mapping[str, TableEntry]  # whole entries of that version, by the name that each gets
+    must_exist: bool = False  # whether the table must still have its name, and not have been dropped
     request: str | None = None
     erased: SubjectDeletes = _UNPREPARED
 
@@ -453,24 +439,18 @@ class Restore:
         return [name for name, stub in draft.tables.items() if stub.uuid in uuids]
 
 
-@dataclass(frozen=True)
-class CloneTable:
-    """Clones a table of some version. Both tables have the same files from then on.
-
-    Args:
-        entry: the whole entry in that version.
-        memory: the whole entry of its memory of changes, if it had one, and the uuid for the copy of it.
-        erased: hides rows that were erased since.
-    """
+class CloneTable(Struct, frozen=True):
+    """Clones a table of some version. Both tables have the same files from then on."""
 
     name: str
     uuid: str
     version: int
     then_ts: int
-    entry: TableEntry
+    entry: TableEntry  # the whole entry in that version
+    # the whole entry of its memory of changes, if it had one, and the uuid for the copy of it
     memory: tuple[TableEntry, str] | None = None
     request: str | None = None
-    erased: SubjectDeletes = _UNPREPARED
+    erased: SubjectDeletes = _UNPREPARED  # hides rows that were erased since
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> CloneTable:
         return replace(self, erased=self.erased.prepare(self._clones(), self.then_ts, draft, uploads))

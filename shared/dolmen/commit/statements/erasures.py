@@ -6,11 +6,12 @@ Each is applied to the version on which it lands, so it takes concurrent restore
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.commit.draft import DatabaseStatement, Draft
 from dolmen.commit.statements.background import without_index
 from dolmen.commit.uploads import PendingUploads, record_keys, record_predicate
@@ -45,8 +46,7 @@ from dolmen.format.types import Json
 from dolmen.predicate.ast import term_ids
 
 
-@dataclass(frozen=True)
-class NoteRewritten(DatabaseStatement):
+class NoteRewritten(DatabaseStatement, Struct, frozen=True):
     """Records the last erasure whose rows no file of any table has any more; it never moves back."""
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -57,20 +57,13 @@ class NoteRewritten(DatabaseStatement):
             draft.rewritten = (*draft.rewritten, RewrittenErasures(draft.version, through))
 
 
-@dataclass(frozen=True)
-class ForgetErasures(DatabaseStatement):
-    """Moves the oldest erasures from the list, which has values, to ``leaving``, once no kept version needs them.
+class ForgetErasures(DatabaseStatement, Struct, frozen=True):
+    """Moves the oldest erasures from the list, which has values, to ``leaving``, once no kept version needs them."""
 
-    Args:
-        through: timestamp of the last erasure that may leave: receipts of all up to it are written.
-        late_drops_us: how long late drops are compared with an erasure, in microseconds.
-        left_at: a time by the server's clock after which no process uploads data of an older manifest.
-    """
-
-    through: int
+    through: int  # timestamp of the last erasure that may leave: receipts of all up to it are written
     now_us: int
-    late_drops_us: int
-    left_at: int
+    late_drops_us: int  # how long late drops are compared with an erasure, in microseconds
+    left_at: int  # a time by the server's clock after which no process uploads data of an older manifest
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
@@ -115,8 +108,7 @@ def _unspill(draft: Draft, last: int) -> list[Erasure]:
     return kept
 
 
-@dataclass(frozen=True)
-class HurryErasure(DatabaseStatement):
+class HurryErasure(DatabaseStatement, Struct, frozen=True):
     """Makes the rows of an erasure leave the disk as soon as they can; does nothing if it has left already."""
 
     id: str
@@ -160,8 +152,7 @@ def first_to_leave(
     return listed
 
 
-@dataclass(frozen=True)
-class CloseErasures(DatabaseStatement):
+class CloseErasures(DatabaseStatement, Struct, frozen=True):
     """Removes erasures from ``leaving`` once their receipts say that their rows have left the disk."""
 
     ids: frozenset[str]
@@ -171,8 +162,7 @@ class CloseErasures(DatabaseStatement):
         draft.leaving = tuple(msgspec.structs.replace(entry, ids=ids) for entry, ids in remaining if ids)
 
 
-@dataclass(frozen=True)
-class UnspillTables(DatabaseStatement):
+class UnspillTables(DatabaseStatement, Struct, frozen=True):
     """Moves the entries of idle tables from these sections (keys) back into the manifest. Releases the sections."""
 
     sections: frozenset[str]
@@ -195,35 +185,26 @@ def delete_remembered(memory: RememberedKeys, erased: ErasedTable, uploads: Pend
     return ErasedTable(memory.entry.uuid, recorded, memory.columns(erased))
 
 
-@dataclass(frozen=True)
-class Erase:
+class Erase(Struct, frozen=True):
     """Erases rows of one table, or all rows about some subjects, with the same rows of clones.
 
     Unlike a delete it also holds for older versions, late drops and the disk.
-
-    Args:
-        name, uuid: of the table; None and "" for all tables with a subject.
-        erasure: id of the erasure.
-        requested_at: time of the request, in microseconds by the server's clock.
-        tombstone: names the rows of the one table.
-        subject: JSON forms of the values that identify the subjects.
-        may_be_dropped: whether it is allowed that no present table can have these values.
-        within_us: the time within which its rows leave the disk, in microseconds; None = as the database is set.
-        tables: the deletes that ``prepare`` has made.
     """
 
+    # name, uuid: of the table; None and "" for all tables with a subject
     name: str | None
     uuid: str
-    erasure: str
-    requested_at: int
-    tombstone: Tombstone | None = None
+    erasure: str  # id of the erasure
+    requested_at: int  # time of the request, in microseconds by the server's clock
+    tombstone: Tombstone | None = None  # names the rows of the one table
     schema: Schema | None = None
-    subject: tuple[Json, ...] = ()
-    may_be_dropped: bool = False
+    subject: tuple[Json, ...] = ()  # JSON forms of the values that identify the subjects
+    may_be_dropped: bool = False  # whether it is allowed that no present table can have these values
     digest: str = ""
+    # the time within which its rows leave the disk, in microseconds; None = as the database is set
     within_us: int | None = None
     request: str | None = None
-    tables: tuple[ErasedTable, ...] = ()
+    tables: tuple[ErasedTable, ...] = ()  # the deletes that ``prepare`` has made
     prepared_on: str = ""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Erase:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
+from msgspec import Struct
 from pyroaring import BitMap
 
+from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, Draft, Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles, check_days, may_round_differently
@@ -25,8 +27,7 @@ from dolmen.predicate.ast import Not
 from dolmen.predicate.bind import condition_of
 
 
-@dataclass(frozen=True)
-class Write:
+class Write(Struct, frozen=True):
     """Adds rows (files), hides rows (tombstones), or does both at once (an upsert).
 
     Commutes with everything, except the loss of its table or of a column that a tombstone names. The rows of its
@@ -94,22 +95,16 @@ class Write:
 
 @dataclass(frozen=True)
 class DeletePositions:
-    """Hides rows by position, with deletion vectors that replace their files' own.
-
-    Args:
-        positions: the positions to delete, by path of the data file; empty if no row was found.
-        columns: ids of the columns by which rows were looked up, for the history.
-        epoch: the table's epoch in the version in which rows were looked up; 0 = it did not exist there.
-        vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
-            and makes them again for files whose vector others replaced (vectors merge by OR).
-    """
+    """Hides rows by position, with deletion vectors that replace their files' own."""
 
     name: str
     uuid: str
-    positions: Mapping[str, BitMap]
+    positions: Mapping[str, BitMap]  # the positions to delete, by path of the data file; empty if no row was found
     request: str | None = None
-    columns: tuple[int, ...] = ()
-    epoch: int = 0
+    columns: tuple[int, ...] = ()  # ids of the columns by which rows were looked up, for the history
+    epoch: int = 0  # the table's epoch in the version in which rows were looked up; 0 = it did not exist there
+    # by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them, and makes
+    # them again for files whose vector others replaced (vectors merge by OR).
     vectors: Mapping[str, tuple[DataFile, Vector]] = field(default_factory=dict)
     prepared_on: str = ""
     looks_up_rows: ClassVar[bool] = True
@@ -167,8 +162,7 @@ class DeletePositions:
         return TableEffect(self.name, "delete", draft.column_names(self.name, self.columns))
 
 
-@dataclass(frozen=True)
-class Overwrite:
+class Overwrite(Struct, frozen=True):
     """Replaces all rows of a table, whose earlier entries are never read again.
 
     Rows that were added or deleted since ``base_ts`` are a conflict; with ``force``, they are replaced too.
@@ -234,23 +228,19 @@ RowsCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
 """Reads a draft's table. Raises InputError if a visible row after a commit timestamp forbids the statement."""
 
 
-@dataclass(frozen=True)
-class CheckedStatement:
+class CheckedStatement(Struct, frozen=True):
     """A statement that is valid only if no visible row of the version that it lands on forbids it.
 
     Each attempt to commit it reads only what was committed since the last one: a row that was not visible then, and is
     now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
-
-    Args:
-        checked: the table's epoch and ``commit_ts`` in the version whose rows were last read; None before the first
-            time. Each attempt also reads the rows of earlier statements of its own version.
-        checked_on: the key of that version.
     """
 
     statement: Statement
     check: RowsCheck
+    # the table's epoch and ``commit_ts`` in the version whose rows were last read; None before the first time. Each
+    # attempt also reads the rows of earlier statements of its own version.
     checked: tuple[int, int] | None = None
-    checked_on: str = ""
+    checked_on: str = ""  # the key of that version
 
     @property
     def name(self) -> str:
@@ -285,8 +275,7 @@ class CheckedStatement:
         return effect
 
 
-@dataclass(frozen=True)
-class InsertRows(CheckedStatement):
+class InsertRows(CheckedStatement, Struct, frozen=True):
     """Adds rows, provided that no visible row has one of their keys. The check raises DuplicateKeyError."""
 
     def effect(self, draft: Draft) -> TableEffect:
@@ -361,8 +350,7 @@ def count_files(entry: TableEntry) -> int:
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)
 
 
-MOST_MARKS = 16
-"""The number of parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
+MOST_MARKS = 16  # the number of parts of a table's memory of deleted keys. The oldest part is forgotten as a whole.
 
 
 def is_above_all(entry: TableEntry, field: Field, least: Any) -> bool:
@@ -391,29 +379,23 @@ def sequence_to_forget(sequences: Sequences | None, before_us: int) -> Json:
     return old[-1] if old else None
 
 
-@dataclass(frozen=True)
-class Advance:
+class Advance(Struct, frozen=True):
     """Records that changes up to a sequence are applied. It comes before the statements that apply them.
 
     Raises ConflictError when the memory of deleted keys is missing: it was dropped, or a removed request of the same
     batch was to create it.
-
-    Args:
-        column: the id of the column that orders changes.
-        greatest: the greatest sequence of these changes, as a plain value.
-        above: the least sequence of these changes, if they were made without reading rows. Then any sequence in the
-            table that is not less is a ConflictError. None when rows were read; dependencies guard those reads.
-        memory: the uuid of the table that remembers deleted keys for ``memory_us``.
-        forget: the sequence, in JSON form, up to which this commit deletes from that memory; None if it does not.
     """
 
     name: str
     uuid: str
-    column: int
-    greatest: Any
+    column: int  # the id of the column that orders changes
+    greatest: Any  # the greatest sequence of these changes, as a plain value
+    # the least sequence of these changes, if they were made without reading rows. Then any sequence in the table that
+    # is not less is a ConflictError. None when rows were read; dependencies guard those reads.
     above: Any
-    memory: str
+    memory: str  # the uuid of the table that remembers deleted keys for ``memory_us``
     memory_us: int
+    # the sequence, in JSON form, up to which this commit deletes from that memory; None if it does not
     forget: Json = None
     request: str | None = None
 

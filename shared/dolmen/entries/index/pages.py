@@ -18,6 +18,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.errors import InputError
 from dolmen.format.delete_object import order_by_heads
@@ -29,8 +30,7 @@ Keys: TypeAlias = npt.NDArray[Any]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
-LONGEST_KEY = 1024
-"""Bytes of the longest encoded key. Longer ones end in a digest of their whole content."""
+LONGEST_KEY = 1024  # bytes of the longest encoded key. Longer ones end in a digest of their whole content.
 
 _HEAD_OF_LONG = LONGEST_KEY - sha256().digest_size - 1
 _SIGN = np.uint64(1 << 63)
@@ -41,8 +41,7 @@ _EQUAL, _DIFFERENT = 0, 1
 PAGE_BYTES = 1 << 16
 """The most bytes of a page before compression, by the measure of ``_leaf_rows`` and ``_inner_rows``."""
 
-MOST_ROWS = 1 << 14
-"""The most rows of a page."""
+MOST_ROWS = 1 << 14  # the most rows of a page
 
 _HEAD = struct.Struct("<BBII")
 _LEAF, _INNER = 1, 2
@@ -52,21 +51,14 @@ _LENGTH_BYTES = 2
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
 _PAGES_AT_ONCE = 64
 
-Addresses = npt.NDArray[np.uint64]
-"""Addresses of rows: the number of a file, times 2^32, plus the position in it."""
+Addresses = npt.NDArray[np.uint64]  # addresses of rows: the number of a file, times 2^32, plus the position in it
 
 
-@dataclass(frozen=True, slots=True)
-class KeyEncoding:
-    """How the values of some columns become keys.
+class KeyEncoding(Struct, frozen=True):
+    """How the values of some columns become keys."""
 
-    Args:
-        kinds: a word for each column; columns of equal kinds have equal bytes for equal values.
-        width: bytes of every key; 0 if keys have different lengths.
-    """
-
-    kinds: tuple[str, ...]
-    width: int
+    kinds: tuple[str, ...]  # a word for each column; columns of equal kinds have equal bytes for equal values
+    width: int  # bytes of every key; 0 if keys have different lengths
 
     @classmethod
     def of(cls, types: Sequence[pa.DataType]) -> KeyEncoding:
@@ -308,8 +300,7 @@ class PageRef(NamedTuple):
     crc32: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeafPage:
+class LeafPage(Struct, frozen=True):
     """Entries in the order of their keys; entries of one key are in no particular order."""
 
     keys: Keys
@@ -320,19 +311,12 @@ class LeafPage:
         return int(self.keys.nbytes + self.addresses.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class InnerPage:
-    """References to pages below, in the order of their keys.
+class InnerPage(Struct, frozen=True):
+    """References to pages below, in the order of their keys."""
 
-    Args:
-        keys: no key of a page is less than its key here, and no key of an earlier page is greater.
-        shared: whether the page begins with the last key of the page before it.
-        references: (offset, length, crc32) of each page.
-    """
-
-    keys: Keys
-    shared: npt.NDArray[np.bool_]
-    references: npt.NDArray[np.uint64]
+    keys: Keys  # no key of a page is less than its key here, and no key of an earlier page is greater
+    shared: npt.NDArray[np.bool_]  # whether the page begins with the last key of the page before it
+    references: npt.NDArray[np.uint64]  # (offset, length, crc32) of each page
 
     @property
     def nbytes(self) -> int:
@@ -454,31 +438,24 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
 Page: TypeAlias = LeafPage | InnerPage
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """A tree: its root, and a function that reads other pages, in the order of their references."""
 
     root: Page
     read: Callable[[Sequence[PageRef]], Iterator[Page]]
 
-    def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
-        """The leaves with the keys from ``least`` to ``greatest`` (arrays of one), in order. Raises CorruptionError."""
-        yield from self._leaves(self.root, least, greatest)
+    def leaves(self) -> Iterator[LeafPage]:
+        """All leaves, in order. Raises CorruptionError."""
+        yield from self._leaves(self.root)
 
-    def _leaves(self, page: Page, least: Keys | None, greatest: Keys | None) -> Iterator[LeafPage]:
+    def _leaves(self, page: Page) -> Iterator[LeafPage]:
         if isinstance(page, LeafPage):
-            begin = 0 if least is None else int(np.searchsorted(page.keys, least, "left")[0])
-            end = len(page.keys) if greatest is None else int(np.searchsorted(page.keys, greatest, "right")[0])
-            if begin < end:
-                yield LeafPage(page.keys[begin:end], page.addresses[begin:end])
+            yield page
             return
-        low, high = page.keys[:1] if least is None else least, page.keys[-1:] if greatest is None else greatest
-        begin = 0 if least is None else int(page.below(low, low)[0][0])
-        end = len(page.keys) if greatest is None else int(page.below(high, high)[1][0]) + 1
-        for at in range(begin, end, _PAGES_AT_ONCE):
-            rows = range(at, min(end, at + _PAGES_AT_ONCE))
+        for at in range(0, len(page.keys), _PAGES_AT_ONCE):
+            rows = range(at, min(len(page.keys), at + _PAGES_AT_ONCE))
             for child in self.read([page.reference(row) for row in rows]):
-                yield from self._leaves(child, least, greatest)
+                yield from self._leaves(child)
 
 
 def find_all(

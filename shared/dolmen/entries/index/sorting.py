@@ -11,18 +11,17 @@ from typing import IO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.units import MIB
 from dolmen.entries.index.pages import Addresses, KeyEncoding, Keys, LeafPage, key_order, no_keys
 
-RUN_BYTES = 64 * MIB
-"""Entries that are sorted at once."""
+RUN_BYTES = 64 * MIB  # entries that are sorted at once
 
 _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 4 * MIB
 
-KEY_RUN_BYTES = 32 * MIB
-"""Keys that are sorted at once: as values, and as bytes."""
+KEY_RUN_BYTES = 32 * MIB  # keys that are sorted at once: as values, and as bytes
 
 
 class _StoredRun(NamedTuple):
@@ -155,8 +154,7 @@ def _join(leaves: Sequence[LeafPage]) -> LeafPage:
     return LeafPage(np.concatenate([leaf.keys for leaf in leaves]), np.concatenate([leaf.addresses for leaf in leaves]))
 
 
-@dataclass(frozen=True)
-class KeyRun:
+class KeyRun(Struct, frozen=True):
     """Some keys in ascending order, in memory: their values, and the same keys as bytes."""
 
     values: pa.RecordBatch

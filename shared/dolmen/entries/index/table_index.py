@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime, cached_property
@@ -37,45 +38,33 @@ from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.store.base import ObjectStore
-from dolmen.store.cache import ObjectCache
+from dolmen.store.cache import CacheKey, ObjectCache
 
 MAGIC = b"DIX1"
 _HEAD = struct.Struct("<II")
 
-_MOST_BYTES = 64 * MIB
-"""The most bytes of a root block's JSON: guards against a forged length."""
+_MOST_BYTES = 64 * MIB  # the most bytes of a root block's JSON: guards against a forged length
 
 MOST_CHUNKS = 24_576
 """The most column chunks that a block locates: they take about 6 bytes each, and a request is worth 128 KB."""
 
-_REQUEST_BYTES = 4 * MIB
-"""Neighbouring pages are fetched together up to this."""
+_REQUEST_BYTES = 4 * MIB  # neighbouring pages are fetched together up to this
 
-_AHEAD_BYTES = 16 * MIB
-"""Pages that are requested at once have no more bytes, but for the last of them."""
+_AHEAD_BYTES = 16 * MIB  # pages that are requested at once have no more bytes, but for the last of them
 
-_LEAF_BYTES = 48 * KIB
-"""About the bytes of a leaf, compressed."""
-_LEAVES_TOGETHER = 64
-"""About the number of neighbouring leaves that are fetched together."""
+_LEAF_BYTES = 48 * KIB  # about the bytes of a leaf, compressed
+_LEAVES_TOGETHER = 64  # about the number of neighbouring leaves that are fetched together
 
 
 class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Columns and files of a tree.
-
-    Args:
-        columns: ids of the columns of its keys, in the order in which they are encoded.
-        kinds: the encoding of each (``KeyEncoding``).
-        files: uuids of the data files, by their number in entries.
-        schemas: Parquet footers without row groups, of files with different columns.
-        chunks: for each file the number of its schema and its encoded ``ChunkLocations``, if the block has them.
-    """
+    """Columns and files of a tree."""
 
     format_version: int
-    columns: tuple[int, ...]
-    kinds: tuple[str, ...]
-    files: tuple[str, ...]
-    schemas: tuple[bytes, ...] = ()
+    columns: tuple[int, ...]  # ids of the columns of its keys, in the order in which they are encoded
+    kinds: tuple[str, ...]  # the encoding of each (``KeyEncoding``)
+    files: tuple[str, ...]  # uuids of the data files, by their number in entries
+    schemas: tuple[bytes, ...] = ()  # Parquet footers without row groups, of files with different columns
+    # for each file the number of its schema and its encoded ``ChunkLocations``, if the block has them
     chunks: tuple[tuple[int, bytes] | None, ...] = ()
 
     def chunk_locations(self, number: int) -> ChunkLocations | None:
@@ -145,8 +134,7 @@ def _decode_root(body: bytes, part: Segment, checksum: int) -> tuple[IndexHead, 
 build_decoders(IndexHead)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPart:
+class OpenPart(Struct, frozen=True):
     """A part, with its root block."""
 
     part: Segment
@@ -185,7 +173,7 @@ class IndexReader:
         if part.root is None:
             raise CorruptionError(part.object, "its reference does not say where the root block is")
         offset, length, checksum = part.root
-        key = ("index", part.object, offset)
+        key = _root_key(part)
         root: tuple[IndexHead, Page] | None = self.cache.get(key)
         if root is None:
             root = _decode_root(self.fetch(part.object, offset, offset + length), part, checksum)
@@ -195,13 +183,19 @@ class IndexReader:
     def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
         """Reads pages of parts, in this order; neighbours that are not cached take one request."""
         groups = self._groups(requested)
-        for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
+        for pages in self.runtime.map(
+            self._read,
+            groups,
+            size=lambda group: group.length,
+            most=_AHEAD_BYTES,
+            here=lambda group: group.cached is not None,
+        ):
             yield from pages
 
     def _groups(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
         group: _PageGroup | None = None
         for part, reference in requested:
-            page: Page | None = self.cache.get(("index", part.object, reference.offset))
+            page: Page | None = self.cache.get(_page_key(part.object, reference))
             if group is not None and (page is not None or not group.is_followed_by(part, reference)):
                 yield group
                 group = None
@@ -222,13 +216,12 @@ class IndexReader:
         pages = []
         for reference in group.references:
             page = _check_page(body[reference.offset - start :][: reference.length], reference, key)
-            self.cache.put(("index", key, reference.offset), page, page.nbytes)
+            self.cache.put(_page_key(key, reference), page, page.nbytes)
             pages.append(page)
         return pages
 
 
-@dataclass(frozen=True, slots=True)
-class _PageGroup:
+class _PageGroup(Struct, frozen=True):
     """Neighbouring pages, or one that is cached."""
 
     part: Segment
@@ -277,6 +270,14 @@ def write_part(
     return Segment("index", key, size, writer.crc32, writer.entries, root=(offset, len(root), crc32(root)))
 
 
+def _root_key(part: Segment) -> CacheKey:
+    return ("index", part.object, *(part.root or ()))
+
+
+def _page_key(key: str, reference: PageRef) -> CacheKey:
+    return ("index", key, *reference)
+
+
 def _check_page(body: bytes, reference: PageRef, key: str) -> Page:
     if len(body) != reference.length or crc32(body) != reference.crc32:
         raise CorruptionError(key, f"page at byte {reference.offset}: checksum differs")
@@ -290,8 +291,7 @@ _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
 
 
-@dataclass(frozen=True)
-class KeyMatches:
+class KeyMatches(Struct, frozen=True):
     """For some entries of keys that were looked up: the index of the key, the file's number, the row's position."""
 
     uuids: tuple[str, ...]
@@ -300,8 +300,7 @@ class KeyMatches:
     positions: npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True)
-class FoundRows:
+class FoundRows(Struct, frozen=True, dict=True):
     """The positions of rows of one file, ascending, hidden rows included, and the index of each one's key."""
 
     positions: npt.NDArray[np.uint32]
@@ -312,8 +311,7 @@ class FoundRows:
         return BitMap(self.positions)
 
 
-@dataclass(frozen=True)
-class TableIndex:
+class TableIndex(Struct, frozen=True, dict=True):
     """The parts of a table's index that fit its primary key."""
 
     encoding: KeyEncoding
@@ -324,7 +322,11 @@ class TableIndex:
     def of(cls, entry: TableEntry, reader: IndexReader) -> TableIndex:
         """Opens the index of a table (whole entry): one request for each part that is not cached. See ``open``."""
         encoding = encoding_of(entry)
-        opened = reader.runtime.map(reader.open, entry.segments_of("index"))
+        opened = reader.runtime.map(
+            reader.open,
+            entry.segments_of("index"),
+            here=lambda part: reader.cache.get(_root_key(part)) is not None,
+        )
         fitting = tuple(part for part in opened if part.has_keys_of(entry.primary_key, encoding.kinds))
         return cls(encoding, fitting, reader)
 

@@ -7,12 +7,12 @@ deletes: in an older version each file has an ``applied_through`` below the eras
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
@@ -30,12 +30,10 @@ from dolmen.predicate.parse import parse
 SUBJECT = "subject"
 """The property of a table that names its subject: the column that identifies the person a row is about."""
 
-_EARLIEST_TS = 1
-"""A timestamp before that of every commit."""
+_EARLIEST_TS = 1  # a timestamp before that of every commit
 
 
-@dataclass(frozen=True)
-class RememberedKeys:
+class RememberedKeys(Struct, frozen=True):
     """A memory: a table that remembers deleted keys of another one, its owner (CDC), in columns of the same names."""
 
     name: str

@@ -7,10 +7,10 @@ changes, which are removals and newer pairs. A *pair* is a file's ``applied_thro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches, may_match_mask
@@ -23,8 +23,7 @@ from dolmen.format.schema import Field
 from dolmen.predicate.ast import Predicate, columns
 
 
-@dataclass(frozen=True)
-class FileChanges:
+class FileChanges(Struct, frozen=True, dict=True):
     """Changes of files in segments, inline and spilled ones: removed uuids, and by uuid the newest pair."""
 
     removed: frozenset[str]

@@ -7,8 +7,7 @@ files one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -16,8 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.delete_object import check_blob
@@ -28,19 +28,15 @@ from dolmen.format.types import Plain, to_mask, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate, columns
 from dolmen.predicate.ast import from_json as predicate_from_json
 from dolmen.predicate.bind import days_to_timestamps
-from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, join, plain_of
+from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, join, kernel, plain_of
 from dolmen.predicate.prune import Fact, Spread, StatsVerdict, compare, judge, outcomes, sorted_members
 
 Mask = npt.NDArray[np.bool_]
 
-_FEW_MEMBERS = 32
-"""Up to this number of members of an IN, the bounds are compared with each."""
+_FEW_MEMBERS = 32  # up to this number of members of an IN, the bounds are compared with each
 
 _NO_NUMBERS = frozenset((Domain.BOOLEAN, Domain.TEXT, Domain.BYTES))
 _SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
-_FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
-    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal
-}  # fmt: skip
 
 
 class StatsTable(Protocol):
@@ -246,14 +242,13 @@ def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
 
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
     """A mask of the files for which a comparison holds, or may hold because one side is NULL (unknown)."""
-    return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))
+    return to_mask(kernel(op)(ends, other).fill_null(True))
 
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RowBounds:
+class RowBounds(Struct, frozen=True):
     """Bounds of some rows that are judged together, by the id of the column; a column without them is unknown.
 
     Tombstones up to ``applied_through`` hide none of the rows.

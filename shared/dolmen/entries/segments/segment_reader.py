@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, ObjectNotFoundError
@@ -41,6 +42,7 @@ from dolmen.format.segments import (
     BASE_COLUMNS,
     CONSTANTS,
     OPTIONAL_COLUMNS,
+    PARTITIONS,
     check,
     check_bloom,
     decode,
@@ -66,11 +68,9 @@ _UNKNOWN = -1
 _FEW = 512
 """The most entries of a segment that is decoded as a whole: opening the object costs as much as all its entries."""
 
-_MOST_DECODED = 8
-"""The most choices of bounds for which the entries of such a segment are cached."""
+_MOST_DECODED = 8  # the most choices of bounds for which the entries of such a segment are cached
 
-_ENTRY_BYTES, _STATS_BYTES = 800, 200
-"""About the bytes of a decoded entry, and of the bounds of one of its columns."""
+_ENTRY_BYTES, _STATS_BYTES = 800, 200  # about the bytes of a decoded entry, and of the bounds of one of its columns
 
 
 class Uuids:
@@ -226,7 +226,7 @@ class FileTable:
     def _decode(
         self, positions: Positions | None, requested: Collection[int], types: Mapping[int, pa.DataType]
     ) -> Iterator[list[DataFile]]:
-        optional = [name for name in (*OPTIONAL_COLUMNS, CONSTANTS) if name in self._names]
+        optional = [name for name in (*OPTIONAL_COLUMNS, CONSTANTS, PARTITIONS) if name in self._names]
         names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(requested) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None
@@ -301,10 +301,8 @@ def _widen(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
     return table
 
 
-_DECODED_FACTOR = 10
-"""Decoded entries take about this many times the bytes of their compressed JSON."""
-_AHEAD_BYTES = 16 * MIB
-"""Segments that are fetched at once have no more bytes, but for the last of them."""
+_DECODED_FACTOR = 10  # decoded entries take about this many times the bytes of their compressed JSON
+_AHEAD_BYTES = 16 * MIB  # segments that are fetched at once have no more bytes, but for the last of them
 
 
 @dataclass
@@ -380,7 +378,7 @@ class SegmentReader:
 
     def keep(self, segment: Segment, body: bytes) -> None:
         """Caches a segment that this process has just written."""
-        self.cache.keep(_key(segment), body)
+        self.cache.put_on_disk(_key(segment), body)
         if segment.kind == "files":
             self._keep_table(segment, body)
         else:
@@ -412,15 +410,15 @@ class SegmentReader:
         return found
 
     def _fetch(self, segment: Segment) -> bytes:
-        return self.cache.load(_key(segment), lambda: self._get(segment), partial(check, segment))
+        return self.cache.get_or_fetch(_key(segment), lambda: self._get(segment), partial(check, segment))
 
     def _may_have_applied(self, segment: Segment, ids: Collection[str]) -> bool:
         assert segment.bloom is not None
         offset, length, _ = segment.bloom
-        key = ("bloom", segment.object, offset)
+        key = ("bloom", segment.object, *segment.bloom)
         body: bytes | None = self.cache.get(key)
         if body is None:
-            body = self.cache.load(
+            body = self.cache.get_or_fetch(
                 key, lambda: self._get(segment, (offset, offset + length)), partial(check_bloom, segment)
             )
             self.cache.put(key, body, len(body))
@@ -450,7 +448,7 @@ def read_blob(store: ObjectStore, blob: Blob) -> bytes:
 
 
 def _key(segment: Segment) -> CacheKey:
-    return ("segment", segment.object, 0)
+    return ("segment", segment.object, segment.size, segment.crc32)
 
 
 def with_newest_pair(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
@@ -464,8 +462,7 @@ def with_newest_pair(file: DataFile, overlay: Overlay | None, resolved_through: 
     return msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Sums over live files: their number, physical rows, rows that vectors delete, and bytes."""
 
     files: int = 0
@@ -479,19 +476,13 @@ class Totals:
         )
 
 
-@dataclass(frozen=True)
-class LiveSegment:
-    """A segment of files, and the changes of these files since it was written.
-
-    Args:
-        live: a mask of the entries whose files are still there; None = all.
-        overlays: newer pairs of some of them, by position.
-    """
+class LiveSegment(Struct, frozen=True):
+    """A segment of files, and the changes of these files since it was written."""
 
     segment: Segment
     table: FileTable
-    live: npt.NDArray[np.bool_] | None
-    overlays: dict[int, Overlay]
+    live: npt.NDArray[np.bool_] | None  # a mask of the entries whose files are still there; None = all
+    overlays: dict[int, Overlay]  # newer pairs of some of them, by position
     schema: Schema
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from math import ceil, floor, isfinite
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import (
@@ -40,15 +40,12 @@ from dolmen.predicate.prune import StatsVerdict
 _Int64 = npt.NDArray[np.int64]
 _INT64 = np.iinfo(np.int64)
 
-_SEVERAL = 8
-"""The least number of files for which a predicate judges all files of a segment at once."""
+_SEVERAL = 8  # the least number of files for which a predicate judges all files of a segment at once
 
-_MANY = 64
-"""With more predicates than this, files are not judged all at once: that would take longer than one by one."""
+_MANY = 64  # with more predicates than this, files are not judged all at once: that would take longer than one by one
 
 
-@dataclass(frozen=True)
-class KeysTombstones:
+class KeysTombstones(Struct, frozen=True, dict=True):
     """Keys tombstones over the same columns of the same types, oldest first, judged all at once.
 
     ``indexes`` are their indexes among all tombstones; ``ends`` the least and greatest values, by column.
@@ -130,18 +127,13 @@ class KeysTombstones:
         return mask
 
 
-@dataclass(frozen=True)
-class _KeyEnds:
-    """The least and greatest values of many tombstones in one column.
+class _KeyEnds(Struct, frozen=True):
+    """The least and greatest values of many tombstones in one column."""
 
-    Args:
-        least, greatest: the integers themselves, or ranks among ``values``: -1 and ``len(values)`` if unknown.
-        values: all distinct ends in ascending order; None for integers.
-    """
-
+    # least, greatest: the integers themselves, or ranks among ``values``: -1 and ``len(values)`` if unknown
     least: _Int64
     greatest: _Int64
-    values: list[Any] | None
+    values: list[Any] | None  # all distinct ends in ascending order; None for integers
 
     @classmethod
     def of(cls, least: list[Plain], greatest: list[Plain]) -> _KeyEnds:
@@ -197,8 +189,7 @@ class _KeyEnds:
         return self.values[least] if least >= 0 else None, self.values[greatest] if has_greatest else None
 
 
-@dataclass(frozen=True)
-class _WherePredicate:
+class _WherePredicate(Struct, frozen=True):
     """A ``where`` tombstone, its index among all tombstones, and its predicate if that is known."""
 
     index: int

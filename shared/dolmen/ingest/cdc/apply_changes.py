@@ -8,14 +8,14 @@ Large files are applied in portions; each sees the portions before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from operator import add
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.commit.statements.row_changes import Advance, is_above_all
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, FileKind, IngestSettings
@@ -45,24 +45,12 @@ from dolmen.ingest.cdc.deleted_keys import (
 from dolmen.ingest.cdc.envelopes import DELETED_FIELD, choose_envelope
 from dolmen.ingest.cdc.placeholders import MarkedText, UnavailableValue
 from dolmen.ingest.cdc.previous import PreviousValues
+from dolmen.ingest.drops.drop_outcomes import RowCounts
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.source_file import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
 from dolmen.rows.write.conform import row_checks
 from dolmen.transactions.transaction import Transaction, unit_of
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeCounts:
-    """The changes of a file by their effect; ``ddl`` are messages about the source's columns, which change nothing."""
-
-    upserted: int = 0
-    deleted: int = 0
-    unchanged: int = 0
-    ddl: int = 0
-
-    def __add__(self, other: ChangeCounts) -> ChangeCounts:
-        return ChangeCounts(*map(add, astuple(self), astuple(other)))
 
 
 def ingest_changes(
@@ -77,18 +65,15 @@ def ingest_changes(
     portion_rows: int = PORTION_ROWS,
     portion_bytes: int = PORTION_BYTES,
     erased: ErasedRows | None = None,
-) -> ChangeCounts:
+) -> RowCounts:
     """Adds the changes in a file to a transaction, bound to the request. Raises InputError.
 
     Args:
-        source: the file, with the options by the settings.
-        on_bad_row: called with each row that cannot be applied; None: such a row is an error.
-        request: the file's id.
         unused: columns of the file's rows to read and leave out.
         erased: rows that were erased after the file was dropped: no change brings them back. Deletes are kept.
     """
     if transaction.has_applied(request):
-        return ChangeCounts()
+        return RowCounts()
     target = _Target.of(transaction, table, settings, request, BadChanges(source.name, on_bad_row))
     words = UnavailableValue.of(target.settings.unavailable_value).words
     marked = target.marked_columns(source.format.kind)
@@ -118,10 +103,10 @@ def ingest_changes(
     if erased is not None:
         erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))
         tables = _filter_erased(tables, target.fields, erased, bad)
-    counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
+    counts, first_ts = RowCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
-    return counts + ChangeCounts(ddl=sum(change_tables.ddl))
+    return counts + RowCounts(ddl=sum(change_tables.ddl))
 
 
 def _filter_erased(
@@ -203,7 +188,7 @@ class _Target:
     def key_names(self) -> list[str]:
         return [str(field.id) for field in self.keys]
 
-    def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
+    def apply(self, changes: pa.Table, first_ts: int) -> RowCounts:
         """Adds one portion of a file; its earlier portions have commit timestamps from ``first_ts`` on."""
         sequence, bad_before = str(self.sequence.id), self.bad.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
@@ -228,7 +213,8 @@ class _Target:
                 self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
         bad = self.bad.count - bad_before
-        return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
+        unchanged = changes.num_rows - last.num_rows - bad
+        return RowCounts(upserted=last.num_rows - deleted, deleted=deleted, unchanged=unchanged)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
         ends = pc.min_max(changes[str(self.sequence.id)])

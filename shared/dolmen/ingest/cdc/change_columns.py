@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
@@ -43,16 +43,14 @@ _PLAIN: dict[str, pa.DataType] = {
 }
 """Kafka Connect's types."""
 _TIMES = {name: named for (_, name), named in CONNECT_TIMES.items()}
-_FORMATS = {"ms": "epoch_ms", "us": "epoch_us"}
-"""By unit: the ``ingest_timestamp_format`` that reads times as numbers."""
+_FORMATS = {"ms": "epoch_ms", "us": "epoch_us"}  # by unit: the ``ingest_timestamp_format`` that reads times as numbers
 _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"})
 _SCHEMA = b'"schema"'
 _SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _DECODER = json.JSONDecoder()
 _SEARCHED_BYTES = MIB
 _PIECE_BYTES = 1 << 16
-_HEADS = 16
-"""A file has few different schemas: the last ones are recognized without parsing."""
+_HEADS = 16  # a file has few different schemas: the last ones are recognized without parsing
 
 
 def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:

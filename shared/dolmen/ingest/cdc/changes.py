@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import RowError
 from dolmen.format.schema import Field
@@ -25,8 +25,7 @@ from dolmen.rows.write.conform import RowCheck
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 PORTION_ROWS = 500_000
-PORTION_BYTES = 128 * MIB
-"""The most bytes that are applied at once; they are in memory, briefly twice."""
+PORTION_BYTES = 128 * MIB  # the most bytes that are applied at once; they are in memory, briefly twice
 
 _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.commit.statements.row_changes import sequence_to_forget
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
@@ -33,27 +33,20 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 LIVE, SEQUENCE, TS, HAS_SEQUENCE = "live", "sequence", "ts", "has_sequence"
-KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"
-"""Columns of a memory."""
-LIST = 1000
-"""A condition lists at most this many values; for more it uses a range."""
-INDEXED_LIST = 10_000
-"""The same for a table with an index, which finds listed keys in any file."""
+KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"  # columns of a memory
+LIST = 1000  # a condition lists at most this many values; for more it uses a range
+INDEXED_LIST = 10_000  # the same for a table with an index, which finds listed keys in any file
 _FOLD_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatestSequences:
-    """The latest sequences of some keys, and their older values.
+    """The latest sequences of some keys, and their older values."""
 
-    Args:
-        rows: the key columns of live and remembered keys, ``live`` (whether the key has a row), the greatest
-            ``sequence`` (NULL for rows without one) and its commit timestamp ``ts``.
-        kept: values older than their live rows: ``index`` in ``rows``, ``kept_column``, ``kept_since``.
-    """
-
+    # the key columns of live and remembered keys, ``live`` (whether the key has a row), the greatest ``sequence`` (NULL
+    # for rows without one) and its commit timestamp ``ts``
     rows: pa.Table
-    kept: pa.Table
+    kept: pa.Table  # values older than their live rows: ``index`` in ``rows``, ``kept_column``, ``kept_since``
 
 
 def latest_sequences(
@@ -158,20 +151,15 @@ def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, .
 
 @dataclass(frozen=True, slots=True)
 class DeleteMemory:
-    """The memory of one table, as a transaction sees it; ``table`` is None until the first changes create it.
-
-    Args:
-        forgotten_through: deletes up to this sequence (plain) may be missing; None: it has all deletes.
-        forget: now delete entries up to this sequence (in JSON form); None: delete none.
-    """
+    """The memory of one table, as a transaction sees it; ``table`` is None until the first changes create it."""
 
     transaction: Transaction
     name: str
     keys: tuple[Field, ...]
     sequence: Field
     table: TransactionTable | None
-    forgotten_through: Any
-    forget: Json
+    forgotten_through: Any  # deletes up to this sequence (plain) may be missing; None: it has all deletes
+    forget: Json  # now delete entries up to this sequence (in JSON form); None: delete none
 
     @classmethod
     def of(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field, own_names
@@ -45,36 +47,24 @@ DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: the parser is fast if asked for numbers."""
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
-DELETED_FIELD = "__deleted"
-"""The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
+DELETED_FIELD = "__deleted"  # the field that Debezium adds to rows without an envelope, if deletes are kept among them
 _FLAT_UPSERTS = (None, "i", "u", "c", "r", "insert", "update", "false")
 _FLAT_DELETES = ("d", "delete", "true")
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
-UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
-"""Kinds of rows in a file."""
+UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3  # kinds of rows in a file
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeBatch:
-    """A batch of a file's rows, without their envelope.
+class ChangeBatch(Struct, frozen=True):
+    """A batch of a file's rows, without their envelope."""
 
-    Args:
-        kinds: UPSERT, DELETE, SKIP or UNKNOWN (int8).
-        images: by column id: the row after the change; for a delete, at least its key.
-        old_keys: by column id: the key that an upsert had before, NULL if unknown.
-        sequences: NULL if missing.
-        created: whether the operation says that the change created its row.
-        unavailable: by column id, only for columns with such values: the rows whose value the source left out.
-        ddl: messages about the source's columns, which are skipped.
-    """
-
-    kinds: pa.Array
-    images: dict[int, pa.Array]
-    old_keys: dict[int, pa.Array] | None
-    sequences: pa.Array
-    created: pa.Array
+    kinds: pa.Array  # UPSERT, DELETE, SKIP or UNKNOWN (int8)
+    images: dict[int, pa.Array]  # by column id: the row after the change; for a delete, at least its key
+    old_keys: dict[int, pa.Array] | None  # by column id: the key that an upsert had before, NULL if unknown
+    sequences: pa.Array  # NULL if missing
+    created: pa.Array  # whether the operation says that the change created its row
+    # by column id, only for columns with such values: the rows whose value the source left out
     unavailable: dict[int, pa.BooleanArray]
-    ddl: int = 0
+    ddl: int = 0  # messages about the source's columns, which are skipped
 
 
 @dataclass(slots=True)
@@ -242,9 +232,6 @@ def choose_envelope(
     """Chooses the envelope of a table's files.
 
     Args:
-        fields: the table's columns.
-        keys: the columns of its primary key.
-        sequence: the column that orders its changes.
         reject_extra: whether a row with a column that the table does not have is bad.
         text_positions: whether the file has text at the sequence's paths in the envelope, by path.
         unused: columns of the file's rows to read and leave out.

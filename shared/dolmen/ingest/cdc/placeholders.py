@@ -22,40 +22,32 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.format.types import to_mask
 from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile, mark_name
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES
 
-HEX = "hex:"
-"""Prefix of a placeholder in hexadecimal digits, as PostgreSQL's connector reads it."""
+HEX = "hex:"  # prefix of a placeholder in hexadecimal digits, as PostgreSQL's connector reads it
 
 
 @dataclass(frozen=True, eq=False)
 class UnavailableValue:
-    """The forms of one placeholder.
+    """The forms of one placeholder."""
 
-    Args:
-        words: the placeholder as text, and its bytes in base64 and in hexadecimal digits.
-        texts: all its forms as text.
-        octets: all its forms as bytes.
-        items: the only items of lists of texts, and the only keys of maps.
-        numbers: the items of lists of numbers, for each spelling.
-    """
-
-    words: tuple[str, ...]
-    texts: pa.Array
-    octets: pa.Array
-    items: pa.Array
-    numbers: tuple[tuple[int, ...], ...]
+    words: tuple[str, ...]  # the placeholder as text, and its bytes in base64 and in hexadecimal digits
+    texts: pa.Array  # all its forms as text
+    octets: pa.Array  # all its forms as bytes
+    items: pa.Array  # the only items of lists of texts, and the only keys of maps
+    numbers: tuple[tuple[int, ...], ...]  # the items of lists of numbers, for each spelling
 
     @classmethod
     def of(cls, placeholder: str) -> UnavailableValue:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.changes import CREATED, DELETED, ROW, is_unavailable, unavailable_columns
 from dolmen.ingest.cdc.deleted_keys import (
@@ -34,35 +34,24 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-NOWHERE = int(np.iinfo(np.int64).min)
-"""The source of a value that no change or row has."""
+NOWHERE = int(np.iinfo(np.int64).min)  # the source of a value that no change or row has
 _AFTER_ALL_ROWS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
 class ChangeOrder:
-    """The order of some changes and their known keys. Indices count the changes first, then the known keys.
+    """The order of some changes and their known keys. Indices count the changes first, then the known keys."""
 
-    Args:
-        keys: a number for each key.
-        ranks: the ranks of the sequences; -1 for a stored row without one.
-        sequences: by rank.
-        kept: by column id, for each known key: the rank of the sequence that supplied the value of the column.
-        rows: the changes' rows in the file.
-        old_keys: for a change that gives its row another key, the index of the old key's delete; else -1.
-        live: whether each known key has a row.
-        same_file: whether each known key got its sequence from the same file.
-    """
-
-    keys: Indices
-    ranks: Indices
-    sequences: pa.Array
+    keys: Indices  # a number for each key
+    ranks: Indices  # the ranks of the sequences; -1 for a stored row without one
+    sequences: pa.Array  # by rank
+    # by column id, for each known key: the rank of the sequence that supplied the value of the column
     kept: dict[int, Indices]
-    rows: Indices
+    rows: Indices  # the changes' rows in the file
     deletes: Mask
-    old_keys: Indices
-    live: Mask
-    same_file: Mask
+    old_keys: Indices  # for a change that gives its row another key, the index of the old key's delete; else -1
+    live: Mask  # whether each known key has a row
+    same_file: Mask  # whether each known key got its sequence from the same file
 
     @classmethod
     def of(
@@ -191,25 +180,15 @@ INDEX, STORED = "index", "stored"
 
 @dataclass(frozen=True, eq=False)
 class PreviousValues:
-    """Changes, and the sources of the values that they lack.
+    """Changes, and the sources of the values that they lack."""
 
-    Args:
-        changes: the changes that can be applied, with their ``index`` among all.
-        amended: stored rows that get values of late changes, as upserts.
-        lost: row in the file and column of each value without a source.
-        kept: the values that are older than their changes: ``index``, ``kept_column``, ``kept_since``.
-        every: all changes, then a row for each known key.
-        known_keys: the keys, in the order that sources count them.
-        sources: by column id, see ``ChangeOrder.find_sources``.
-    """
-
-    changes: pa.Table
-    amended: pa.Table
-    lost: tuple[tuple[int, int], ...]
-    kept: pa.Table
-    every: pa.Table
-    known_keys: pa.Table
-    sources: Mapping[int, Indices]
+    changes: pa.Table  # the changes that can be applied, with their ``index`` among all
+    amended: pa.Table  # stored rows that get values of late changes, as upserts
+    lost: tuple[tuple[int, int], ...]  # row in the file and column of each value without a source
+    kept: pa.Table  # the values that are older than their changes: ``index``, ``kept_column``, ``kept_since``
+    every: pa.Table  # all changes, then a row for each known key
+    known_keys: pa.Table  # the keys, in the order that sources count them
+    sources: Mapping[int, Indices]  # by column id, see ``ChangeOrder.find_sources``
 
     @classmethod
     def of(

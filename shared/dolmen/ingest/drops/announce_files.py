@@ -7,8 +7,9 @@ sequencer, so a file that was rejected before is tried again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import KIB, MIB
@@ -28,8 +29,7 @@ MAX_DATA_BYTES = 64 * MIB
 """The most bytes of the files of one message. A larger file has a message of its own, as S3 would send it."""
 
 
-@dataclass(frozen=True)
-class DropSource:
+class DropSource(Struct, frozen=True):
     """A source of drops: a bucket (``DIRECTORY_BUCKET`` for a directory), and the prefixes of keys to list in turn."""
 
     landing: Landing
@@ -104,8 +104,7 @@ class DropSource:
             yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version, created_us=created_us)
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
+class Announcement(Struct, frozen=True):
     body: str
     drops: tuple[Drop, ...]
 

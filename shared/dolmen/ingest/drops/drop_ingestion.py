@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
-from dolmen.base.units import MIB
 from dolmen.commit.change import Expect
 from dolmen.commit.head import context_of
 from dolmen.errors import (
@@ -30,7 +30,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
-from dolmen.ingest.formats.formats import SourceFile, detect_file, read
+from dolmen.ingest.formats.formats import SourceFile, detect_file, folder_fields, read
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -41,92 +41,35 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen.transactions.unit_of_work import must_leave_out_erased
 
-UPSERT_ROWS = 1_000_000
-UPSERT_BYTES = 128 * MIB
-"""The most rows and bytes of one upsert, which holds them in memory, briefly twice.
-
-A larger file becomes several upserts of the same commit, in file order: the last row of a key still wins."""
-
-
-def upsert_in_batches(
-    table: TransactionTable,
-    rows: pa.RecordBatchReader,
-    request: str,
-    *,
-    max_rows: int = UPSERT_ROWS,
-    max_bytes: int = UPSERT_BYTES,
-) -> None:
-    """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
-    batches = (batch.slice(start, max_rows) for batch in rows for start in range(0, batch.num_rows, max_rows))
-    next_batch = next(batches, None)
-
-    def take_part() -> Iterator[pa.RecordBatch]:
-        nonlocal next_batch
-        count = size = 0
-        while next_batch is not None:
-            count, size = count + next_batch.num_rows, size + next_batch.nbytes
-            if count > max_rows or (size > max_bytes and count > next_batch.num_rows):
-                return
-            yield next_batch
-            next_batch = next(batches, None)
-
-    while (first := next_batch) is not None:
-        part = pa.RecordBatchReader.from_batches(rows.schema, take_part())
-        table.upsert(part, request=request, leave_out_erased=False)
-        if next_batch is first:
-            return  # the transaction moved to a version in which another delivery applied the request
-
-
-def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """Makes the key's columns not nullable, so that the reader reports rows without a key."""
-    return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
-
-
-COPY_BYTES_PER_SECOND = 30_000_000
-"""The slowest speed of copying a reject."""
-RESERVED_SECONDS = 30
-"""Time for the other reports after a reject is copied."""
+COPY_BYTES_PER_SECOND = 30_000_000  # the slowest speed of copying a reject
+RESERVED_SECONDS = 30  # time for the other reports after a reject is copied
 
 
 @dataclass(slots=True)
 class DropIngestion:
-    """One dropped file, and its state while its batch is ingested.
-
-    Args:
-        path: the path of the file below the landing prefix, which names its table.
-        max_bytes: the most bytes of the unpacked file; None: the default of ``ReadOptions``.
-        time_left: seconds left for it, and for all work after it.
-        may_wait: whether it will be delivered again if its table does not exist.
-        auto_create: whether a table that does not exist is created, with columns inferred from the file.
-        settings: the settings of its table that it was read with.
-        expected: ties the commit to this table, these settings, and the columns that it was read with.
-        counts: the rows that it adds.
-        final_outcome: its outcome, if that needs no commit.
-        columns_added, columns_widened: how many columns of the table it adds and widens.
-        inferred: the names of the settings that were inferred from it for a new table; None if there are none.
-        quarantined_to: where its bad rows were put.
-        error: why it is rejected.
-        error_column: the table's column that the error names, if any.
-    """
+    """One dropped file, and its state while its batch is ingested."""
 
     database: Database
     landing: Landing
     drop: Drop
-    path: LandingPath
-    max_bytes: int | None = None
-    time_left: Callable[[], float] = lambda: math.inf
-    may_wait: bool = False
-    auto_create: bool = False
-    settings: IngestSettings | None = None
+    path: LandingPath  # the path of the file below the landing prefix, which names its table
+    max_bytes: int | None = None  # the most bytes of the unpacked file; None: the default of ``ReadOptions``
+    time_left: Callable[[], float] = lambda: math.inf  # seconds left for it, and for all work after it
+    may_wait: bool = False  # whether it will be delivered again if its table does not exist
+    auto_create: bool = False  # whether a table that does not exist is created, with columns inferred from the file
+    settings: IngestSettings | None = None  # the settings of its table that it was read with
+    # ties the commit to this table, these settings, and the columns that it was read with
     expected: Expect | None = None
-    counts: RowCounts = NO_ROWS
-    final_outcome: DropOutcome | None = None
+    counts: RowCounts = NO_ROWS  # the rows that it adds
+    final_outcome: DropOutcome | None = None  # its outcome, if that needs no commit
+    # columns_added, columns_widened: how many columns of the table it adds and widens
     columns_added: int = 0
     columns_widened: int = 0
+    # the names of the settings that were inferred from it for a new table; None if there are none
     inferred: str | None = None
-    quarantined_to: Reject | None = None
-    error: Error | None = None
-    error_column: str | None = None
+    quarantined_to: Reject | None = None  # where its bad rows were put
+    error: Error | None = None  # why it is rejected
+    error_column: str | None = None  # the table's column that the error names, if any
 
     def add_to(self, transaction: Transaction) -> Decision:
         """Adds the file's rows to the transaction, or decides what to do with the file instead."""
@@ -146,6 +89,7 @@ class DropIngestion:
                 self.final_outcome = DropOutcome(drop, "failed", error=retry)
                 return "finish"
             self.error, self.error_column = error, self._column_of_error(transaction, error)
+            # Without an event that may come again, no commit need remember the rejection.
             if drop.rejection_id is None:
                 self.final_outcome = self._reject(error)
                 return "finish"
@@ -158,9 +102,10 @@ class DropIngestion:
 
     def _reject(self, error: Error) -> DropOutcome:
         """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop was deleted, or overwritten."""
-        database, copy = self._database_attributes(), self._can_copy()
-        hint = self._hint(error)
-        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=copy, hint=hint)
+        seconds = self.drop.size / COPY_BYTES_PER_SECOND + RESERVED_SECONDS
+        can_copy = self.size_error is None and seconds <= self.time_left()  # and still commit the other files
+        database, hint = self._database_attributes(), self._hint(error)
+        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=can_copy, hint=hint)
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
 
     def _hint(self, error: Error) -> dict[str, Any]:
@@ -181,7 +126,7 @@ class DropIngestion:
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether the table has columns that other files of this batch added, and that may never be committed.
 
-        Then no file may be rejected. If the table itself is new, the commit that creates it may also reject a file.
+        Then no file is rejected, except in the commit that creates the table.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
         entry, base_entry = unit_of(transaction).tables.get(name), unit_of(transaction).base.tables.get(name)
@@ -223,10 +168,6 @@ class DropIngestion:
             f"file {self.path.path!r} has {self.drop.size:,} bytes, and one file may hold {most:,}: "
             "split it into smaller files"
         )
-
-    def _can_copy(self) -> bool:
-        """Whether the file is small enough to copy it to the rejects and still commit the others in time."""
-        return self.size_error is None and self.drop.size / COPY_BYTES_PER_SECOND + RESERVED_SECONDS <= self.time_left()
 
     def open(self) -> BinaryIO:
         return self.landing.open(self.drop)
@@ -286,7 +227,7 @@ class DropIngestion:
         )
 
     def _add_to_table(self, transaction: Transaction) -> None:
-        # No conflict if others create the table meanwhile: a file is committed under only one of its two ids.
+        # No conflict if others create the table meanwhile: of the file's id and its rejection's, only one is committed.
         try:
             entry = unit_of(transaction).entry(self.path.table)
         except TableNotFoundError:
@@ -324,15 +265,23 @@ class DropIngestion:
     def _create_table(self, transaction: Transaction) -> TableEntry:
         """Creates the table with types that fit the whole file, and properties by which later files are read alike.
 
+        Names of folders with values (``day=2026-11-27``) are columns, too.
+
         A rejected file creates no table.
         """
-        from dolmen.ingest.inference.inference import infer_file  # only for files of tables that do not exist
+        from dolmen.adopt.hive_folders import folder_values  # only for files of tables that do not exist
+        from dolmen.ingest.inference.inference import infer_file
 
         detect_file(self.open, self.path.path)  # a table's files have names that show a format
         limits = self.limit_options(ReadOptions())
         found = infer_file(self.open, self.path.path, limits=limits, samples=False)
-        self.inferred = ", ".join(found.properties) or None
-        transaction.create_table(self.path.table, found.schema, properties=found.properties, request=self.drop.id)
+        schema, properties = found.schema, found.properties
+        if folders := list(folder_values(self.path.path.split("/")[:-1])):
+            own = set(map(str.lower, schema.names))
+            added = [field for field in folder_fields(folders, [self.path.path]) if field.name.lower() not in own]
+            schema, properties = pa.schema([*schema, *added]), {**properties, "ingest_hive": folders}
+        self.inferred = ", ".join(properties) or None
+        transaction.create_table(self.path.table, schema, properties=properties, request=self.drop.id)
         return unit_of(transaction).entry(self.path.table)
 
     def _add_rows(
@@ -350,7 +299,7 @@ class DropIngestion:
             if settings.mode == "cdc":
                 from dolmen.ingest.cdc.apply_changes import ingest_changes  # only for tables that take changes
 
-                changed = ingest_changes(
+                counts = ingest_changes(
                     transaction,
                     table.name,
                     source,
@@ -360,14 +309,17 @@ class DropIngestion:
                     request=self.drop.id,
                     erased=erased,
                 )
-                counts = RowCounts(**asdict(changed))
             elif settings.mode == "append":
                 rows = self._read(source, table.schema, new, on_bad_row, erased)
                 table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
                 counts = RowCounts(appended=rows.count)
             else:
-                rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
-                upsert_in_batches(table, rows.reader, self.drop.id)
+                key = table.primary_key  # its columns are not nullable, so that the reader reports rows without a key
+                columns = pa.schema(
+                    [each.with_nullable(each.nullable and each.name not in key) for each in table.schema]
+                )
+                rows = self._read(source, columns, new, on_bad_row, erased)
+                table.upsert(rows.reader, request=self.drop.id, leave_out_erased=False)
                 counts = RowCounts(upserted=rows.count)
             if quarantine.count:
                 header, about = header_of(source), self._database_attributes()

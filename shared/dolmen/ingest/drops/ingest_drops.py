@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.records import replace
 from dolmen.base.runtime import RetryPolicy, attempts
 from dolmen.commit.head import context_of
 from dolmen.errors import Error

@@ -25,8 +25,7 @@ MAX_MESSAGE_BYTES = 256 * MIB
 _MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _FIRST_MESSAGE = 8
-_MOST_PADDING = 72
-"""Bytes between messages: these begin at multiples of up to 64, and the end mark of a stream has 8."""
+_MOST_PADDING = 72  # bytes between messages: these begin at multiples of up to 64, and the end mark of a stream has 8
 
 
 def own_schema(source: SourceFile) -> pa.Schema:

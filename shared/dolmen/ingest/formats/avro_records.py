@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
+from dolmen.format.parquet_footer import integer, read_varint
 from dolmen.ingest.formats.source_file import ByteStream, read_up_to
 
 MAX_BLOCK_BYTES = 64 * MIB
@@ -144,12 +145,7 @@ def _unzstd(packed: bytes) -> bytes:
 
 
 def _unsnap(packed: bytes) -> bytes:
-    size, shift = 0, 0
-    for byte in packed[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    size, _ = read_varint(packed[:5] + b"\0", 0)
     if size > MAX_BLOCK_BYTES:
         raise ValueError(f"{size} bytes")
     data: bytes = pa.decompress(packed[:-4], size, codec="snappy", asbytes=True)
@@ -335,7 +331,9 @@ def _blocks(container: Container, plain: Any) -> Iterator[Any]:
     import fastavro  # takes a while, and most files are not Avro
 
     schema = json.dumps(plain).encode()
-    header = b"".join((MAGIC, _number(1), _text(b"avro.schema"), _text(schema), _number(0), _SYNC))
+    name = b"avro.schema"
+    members = integer(1), integer(len(name)), name, integer(len(schema)), schema, integer(0)
+    header = b"".join((MAGIC, *members, _SYNC))
     reader = fastavro.block_reader(_ReframedContainer(header, container.blocks()))
     _guard(reader.writer_schema)
     return iter(reader)
@@ -360,8 +358,7 @@ def _guard(schema: Any) -> None:
 class _WatchedBytes(io.BytesIO):
     """The bytes of a block. It notes doubtful numbers, which fastavro reads byte by byte."""
 
-    _high = 0
-    """How many bytes that do not end a number were read last, one by one."""
+    _high = 0  # how many bytes that do not end a number were read last, one by one
     _has_doubt = False
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -372,13 +369,10 @@ class _WatchedBytes(io.BytesIO):
             self._high += 1
         else:
             if self._high >= 9:
-                self._has_doubt |= self._high > 9 or self._is_doubtful()
+                last = self.getbuffer()[self.tell() - 10 : self.tell()]
+                self._has_doubt |= self._high > 9 or _DOUBTFUL_NUMBER.match(last) is not None
             self._high = 0
         return data
-
-    def _is_doubtful(self) -> bool:
-        end = self.tell()
-        return bool(_DOUBTFUL_NUMBER.match(self.getbuffer()[end - 10 : end]))
 
     def take_doubt(self) -> bool:
         """Whether there was a doubtful number since the last call."""
@@ -396,7 +390,7 @@ class _ReframedContainer:
         """The next bytes; a call never needs the bytes of two blocks."""
         if not self._ahead and (block := next(self._blocks, None)) is not None:
             records, unpacked = block
-            self._ahead = memoryview(b"".join((_number(records), _number(len(unpacked)), unpacked, _SYNC)))
+            self._ahead = memoryview(b"".join((integer(records), integer(len(unpacked)), unpacked, _SYNC)))
         data = bytes(self._ahead[:size])
         self._ahead = self._ahead[size:]
         self._position += len(data)
@@ -404,17 +398,3 @@ class _ReframedContainer:
 
     def tell(self) -> int:
         return self._position
-
-
-def _text(data: bytes) -> bytes:
-    return _number(len(data)) + data
-
-
-def _number(value: int) -> bytes:
-    """A number that is not negative, as Avro writes it."""
-    value, encoded = value << 1, bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -52,15 +52,13 @@ FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | 
 """Takes the type of time that ``connect.name`` names, and the type of its target column or field, if there is one.
 Returns the type to read the values as, or None to read them as plain numbers or text."""
 _MEMBER = "member"
-VALUE_COLUMN = "value"
-"""The name of the only column if rows are no records."""
+VALUE_COLUMN = "value"  # the name of the only column if rows are no records
 _WIDER_TYPES = {
     frozenset((pa.int32(), pa.int64())): pa.int64(),
     frozenset((pa.float32(), pa.float64())): pa.float64(),
 }
 """The common types of unions that need no struct."""
-MAX_DEPTH = 100
-"""How many levels deep a type may nest."""
+MAX_DEPTH = 100  # how many levels deep a type may nest
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -9,13 +9,13 @@ groups that begins with a zero (`0.123`) or lacks a separator (`1234.567`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.format.dialect import Decimal, Dialect
 from dolmen.format.types import type_of
 from dolmen.ingest.formats.cells import Parse, TimeFormat, parse_text
@@ -24,8 +24,7 @@ from dolmen.rows.write.casts import Misfit, short_value
 _EXPONENT = "(?:[eE][+-]?[0-9]+)?"
 
 
-@dataclass(frozen=True, slots=True)
-class NumberNotation:
+class NumberNotation(Struct, frozen=True):
     """The decimal mark, and what may separate groups of three digits; None: nothing."""
 
     decimal: Decimal = "."
@@ -84,19 +83,13 @@ class NumberNotation:
 PLAIN_NUMBERS = NumberNotation()
 
 
-@dataclass(frozen=True, slots=True)
-class CellNotation:
-    """A dialect's rules for the values in cells of CSV.
+class CellNotation(Struct, frozen=True):
+    """A dialect's rules for the values in cells of CSV."""
 
-    Args:
-        numbers: how numbers are written; None: as in ``cells``.
-        booleans: pairs of texts that are true and false, in lower case, beside ``true`` and ``false``.
-        times: how times are written; None: ISO 8601 alone.
-    """
-
-    numbers: NumberNotation | None = None
+    numbers: NumberNotation | None = None  # how numbers are written; None: as in ``cells``
+    # pairs of texts that are true and false, in lower case, beside ``true`` and ``false``
     booleans: tuple[tuple[str, str], ...] = ()
-    times: TimeFormat | None = None
+    times: TimeFormat | None = None  # how times are written; None: ISO 8601 alone
 
     @staticmethod
     @cache

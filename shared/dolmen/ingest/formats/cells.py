@@ -15,16 +15,16 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.base.units import DAY_US
 from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
@@ -40,15 +40,13 @@ _SMALL_NUMBER = re.compile(rb"(?:^|[^0-9A-Za-z-])[-+]?[0-9.]+[eE]-$")
 _STRING_OR_SMALL = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)[eE]-([0-9]+)')
 _LOWER_CASE = 0x20
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-_FEWEST_ALIGNED = 64
-"""Below, the fields of times are as fast as columns of bytes."""
+_FEWEST_ALIGNED = 64  # below, the fields of times are as fast as columns of bytes
 _NUMBERS = frozenset("YymdHMSf")
 _FULL_DIGITS = {"Y": 4} | dict.fromkeys("ymdHMS", 2)
 _LAST_CENTURY = 69
 _ISO = b"0000-00-00T00:00:00.000000"
 _BEGINS = {"Y": 0, "y": 2, "m": 5, "d": 8, "H": 11, "M": 14, "S": 17, "f": 20}
-_SURE_DIGITS = 15
-"""Every double holds this many significant decimal digits."""
+_SURE_DIGITS = 15  # every double holds this many significant decimal digits
 
 
 def native_decimal(target: pa.DataType) -> pa.DataType | None:
@@ -297,14 +295,12 @@ def _decode_base64(text: pa.Array) -> pa.Array:
     return pa.array([None if value is None else a2b_base64(value) for value in text.to_pylist()], pa.binary())
 
 
-_SECONDS = pa.decimal128(32, 6)
-"""Seconds to the microsecond, with more digits than any year needs."""
+_SECONDS = pa.decimal128(32, 6)  # seconds to the microsecond, with more digits than any year needs
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeFormat:
+class TimeFormat(Struct, frozen=True):
     """The formats of times beside ISO 8601: ``digits`` since the epoch (``UNIT_DIGITS``), or as in ``patterns``."""
 
     name: str

@@ -9,19 +9,15 @@ from dolmen.base.units import KIB, MIB
 from dolmen.errors import LimitError
 from dolmen.format.schema import is_nested, plain_type
 
-MAX_FIXED_BYTES = 64 * KIB
-"""The widest values of fixed size in Avro: a NULL takes as much memory as a value."""
-BATCH_ROWS = 65_536
-"""The most rows that are read at once."""
-BYTES_AT_ONCE = 64 * MIB
-"""The most bytes of fixed-size values in these rows; wider rows come fewer at a time."""
+MAX_FIXED_BYTES = 64 * KIB  # the widest values of fixed size in Avro: a NULL takes as much memory as a value
+BATCH_ROWS = 65_536  # the most rows that are read at once
+BYTES_AT_ONCE = 64 * MIB  # the most bytes of fixed-size values in these rows; wider rows come fewer at a time
 MAX_LIST_BYTES = 256 * MIB
 """The memory for the lists of a row, or ``UNPACKING`` times their bytes in the file if that is more."""
 MAX_GROUP_LIST_BYTES = 4096 * MIB
 """The same for all rows of a row group of Parquet, which does not say how many values a row has."""
 UNPACKING = 16
-_VALUE_BYTES = UNPACKING
-"""The least bytes of memory that a value counts as."""
+_VALUE_BYTES = UNPACKING  # the least bytes of memory that a value counts as
 
 
 def too_many_columns(most: int, where: str = "it") -> LimitError:

@@ -13,8 +13,7 @@ from dolmen.format.schema import number_names, own_names
 from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.csv_for_pyarrow import end_line, parse_options
 from dolmen.ingest.formats.csv_records import Records, Signs
-from dolmen.ingest.formats.text_blocks import Block
-from dolmen.ingest.formats.text_stream import undecodable_reason
+from dolmen.ingest.formats.text_blocks import Block, undecodable_reason
 
 _NUMBERED = "the setting ingest_names can number such columns"
 

@@ -26,16 +26,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import csv
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.errors import InputError, RowError, RowProblem, SchemaError
 from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.cell_notation import CellNotation
@@ -64,14 +66,12 @@ from dolmen.ingest.formats.source_file import (
     is_mark,
     mark_name,
 )
-from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines
-from dolmen.ingest.formats.text_stream import undecodable_reason
+from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines, undecodable_reason
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MAX_FILLED = 4_000_000
-"""The most fields of a block after short records are filled."""
+_MAX_FILLED = 4_000_000  # the most fields of a block after short records are filled
 _LOWER_CASE = 0x20
 _PAYLOAD = re.compile(rb"[nN]\(")
 
@@ -113,7 +113,8 @@ def text_cells(
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
         text = pa.schema(dict.fromkeys(file.columns, pa.string()))
         yield _no_rows(text)
-        converter = _DelimitedConverter(file, text, source.options, on_bad_row)
+        # Checks of the table are for values, not for their texts.
+        converter = _DelimitedConverter(file, text, replace(source.options, checks=()), on_bad_row)
 
         def convert(block: Block, row: int) -> tuple[pa.RecordBatch, int]:
             see_data(block.data)
@@ -131,8 +132,7 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str,
     return shapes
 
 
-@dataclass(frozen=True)
-class DelimitedFile:
+class DelimitedFile(Struct, frozen=True):
     """An open file and the names of its columns; the name of an ignored column is None.
 
     ``counted_by`` names what sets the number of fields of a record: the header, the first line or the table.
@@ -472,6 +472,13 @@ def _may_have_payload(data: bytes) -> bool:
 def _may_be_hour_alone(data: bytes) -> bool:
     """Whether there is a 2024-02-29T13 anywhere, which pyarrow would take for 13:00."""
     array = np.frombuffer(data + b"\n\n\n", np.uint8)
+    return any(_has_hour_alone(array[start : start + _PIECE + 4]) for start in range(0, len(data), _PIECE))
+
+
+_PIECE = 1 << 18  # bytes that are judged at once, so that what is computed of them stays in the processor's cache
+
+
+def _has_hour_alone(array: npt.NDArray[np.uint8]) -> bool:
     marks = np.flatnonzero((array[1:-3] == ord("T")) | (array[1:-3] == ord(" "))) + 1
     for distance in (-1, 1, 2):
         marks = marks[array[marks + distance] - ord("0") < 10]  # unsigned: a character before "0" gives a large number

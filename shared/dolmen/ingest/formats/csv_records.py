@@ -9,10 +9,10 @@ A comment is a line that begins with the comment's sign where a record would; no
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.format.dialect import Dialect
@@ -32,8 +32,7 @@ Mask = npt.NDArray[np.bool_]
 _NONE: Offsets = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(Struct, frozen=True, dict=True):
     """The characters of a ``Dialect`` that split text into fields, or None. ``CellNotation`` is for their values."""
 
     delimiter: str
@@ -85,23 +84,18 @@ class Signs:
         return (len(before) - len(before.rstrip(self.escape.encode()))) % 2 == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where quoted ranges and comments are in some bytes, in order.
+class Layout(Struct, frozen=True):
+    """Where quoted ranges and comments are in some bytes, in order."""
 
-    Args:
-        opens, closes: of quotes. If the last has no closing quote, it closes at the end.
-        comments, comment_ends: where comments begin and end, their line ends included.
-        literal: marks each character that an escape makes literal, and the end after a final escape; None: no escapes.
-        problem: the first thing that makes a record malformed.
-    """
-
+    # opens, closes: of quotes. If the last has no closing quote, it closes at the end.
     opens: Offsets
     closes: Offsets
+    # comments, comment_ends: where comments begin and end, their line ends included
     comments: Offsets
     comment_ends: Offsets
+    # marks each character that an escape makes literal, and the end after a final escape; None: no escapes
     literal: Mask | None = None
-    problem: BrokenRecord | None = None
+    problem: BrokenRecord | None = None  # the first thing that makes a record malformed
 
     def is_quoted(self, offsets: Offsets) -> Mask:
         """Which offsets are inside quotes; an opening quote's own is not."""
@@ -146,8 +140,7 @@ def _last_feed_outside(data: bytes, layout: Layout) -> int:
     return offset
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(Struct, frozen=True):
     """The start and end of each record of a block, and its delimiters: also for finding the place of an error.
 
     Empty lines are records only if there is one column (``blank_lines_count``). Comments are no records.

@@ -8,29 +8,39 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
+import sys
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import DAY_US
-from dolmen.errors import InputError, SchemaError
+from dolmen.entries.partitions import NULL_FOLDER, Partition, PartitionSpec
+from dolmen.errors import InputError, ObjectNotFoundError, SchemaError
 from dolmen.format.ingest_properties import WRITTEN, format_names
+from dolmen.format.partition_by import check_partition_columns, parse_partition_by
+from dolmen.format.schema import Schema
 from dolmen.format.types import JsonKind, TextKind, type_of
 from dolmen.ingest.formats.cells import FIRST_DAY, LAST_DAY, join_strings
 from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.typed_batches import stored_schema
 from dolmen.rows.write.casts import flattened_offsets
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.runs import fill_hidden_of_batch
+from dolmen.rows.write.partitioning import RowDivision
+from dolmen.rows.write.runs import DEFAULT, fill_hidden_of_batch
+from dolmen.store import ObjectStore
+from dolmen.store.base import StreamedOutput
 
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _HOLDS_ALL = "parquet and arrow hold it"
@@ -249,9 +259,76 @@ def check_target(file: Path) -> None:
         raise InputError(f"there is no directory {str(file.parent)!r} to write {file.name!r} into")
 
 
+def export_folders(rows: pa.RecordBatchReader, directory: Path, partition_by: str, format: Format) -> int:
+    """Writes rows into a new directory with folders of Hive, ``day=2026-11-29/``. Returns the number of rows.
+
+    A column whose own values name folders is not in the files. The directory gets its name once it is complete.
+
+    Args:
+        partition_by: as for ``create_table``.
+
+    Raises:
+        InputError: the directory is not empty, a value is no name of a folder, or as by ``export_file``.
+        SchemaError: a column is not there, cannot name folders, or is all that there is.
+        OSError: the directory cannot be written.
+    """
+    rows, terms = cast_for_export(rows, format), parse_partition_by(partition_by)
+    columns = Schema.from_arrow(rows.schema)
+    check_partition_columns(terms, columns)
+    spec = PartitionSpec.of_terms(terms, columns)
+    named = {field.name for term, field in spec.terms if term.transform.name == "identity"}
+    schema = pa.schema([field for field in rows.schema if field.name not in named])
+    if not schema.names:
+        raise SchemaError("all columns are in names of folders, and files without columns have no rows")
+    directory = Path(os.path.realpath(directory))
+    check_target(directory / "data" if directory.is_dir() else directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InputError(f"{str(directory)!r} exists and is no empty directory: name another one")
+    partial, count = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial"), 0
+    try:
+        partial.mkdir()
+        with RowDivision(spec, rows.schema, DEFAULT, sys.maxsize, shared_runtime()) as division:
+            for partition, pieces in groupby(division.divide(rows), lambda piece: piece.partition):
+                assert partition is not None, "each partition has files of its own"
+                folder = partial / _folders(spec, partition)
+                folder.mkdir(parents=True, exist_ok=True)
+                tables = (pa.table(piece.columns, rows.schema).select(schema.names) for piece in pieces)
+                own = pa.RecordBatchReader.from_batches(schema, (each for one in tables for each in one.to_batches()))
+                with (folder / f"data-{len(list(folder.iterdir()))}.{format.kind}").open("xb") as target:
+                    count += _write(own, target, format)
+        if directory.exists():
+            directory.rmdir()
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return count
+
+
+def _folders(spec: PartitionSpec, partition: Partition) -> str:
+    for (term, _), value in zip(spec.terms, partition, strict=True):
+        if value in ("", b"", NULL_FOLDER):
+            raise InputError(f"{term} is {value!r} in a row, which no folder can be called: leave such rows out")
+    return spec.name(partition)
+
+
 def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) -> int:
     """Writes rows to a stream; Arrow as an IPC stream. What was written before an error stays there."""
     return _write(cast_for_export(rows, format), target, format, pa.ipc.new_stream)
+
+
+def export_object(rows: pa.RecordBatchReader, store: ObjectStore, key: str, format: Format) -> int:
+    """Writes rows to a new object, which is there once it is complete. Returns the number of rows.
+
+    Raises InputError if the object exists; and as ``export_file`` and the store do.
+    """
+    rows = cast_for_export(rows, format)
+    with suppress(ObjectNotFoundError):
+        store.head(key)
+        raise InputError(f"{store.url}/{key} exists, and objects are not replaced: name another one")
+    with store.open_output(key) as output:
+        count = _write(rows, _StaysOpen(output), format)
+        output.commit()
+    return count
 
 
 def cast_for_export(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
@@ -275,7 +352,7 @@ def cast_for_export(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatc
 
 
 def _write(
-    rows: pa.RecordBatchReader, target: BinaryIO, format: Format, new_arrow: Callable[..., Any] = pa.ipc.new_file
+    rows: pa.RecordBatchReader, target: Any, format: Format, new_arrow: Callable[..., Any] = pa.ipc.new_file
 ) -> int:
     if format.kind == "parquet":
         filled = pa.RecordBatchReader.from_batches(rows.schema, map(fill_hidden_of_batch, rows))
@@ -318,7 +395,7 @@ def _write_text(
 
 
 @contextmanager
-def _compress(target: BinaryIO, format: Format) -> Iterator[Any]:
+def _compress(target: Any, format: Format) -> Iterator[Any]:
     if format.compression is None:
         yield target
         return
@@ -329,7 +406,7 @@ def _compress(target: BinaryIO, format: Format) -> Iterator[Any]:
 class _StaysOpen(io.RawIOBase):
     """A stream that stays open when its writer is closed."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO | StreamedOutput) -> None:
         self._stream = stream
 
     def writable(self) -> bool:

@@ -7,13 +7,14 @@ Shapes join in any order and grouping, so the type does not depend on how a file
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.ingest.formats.cell_notation import CellNotation, NumberNotation
 from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, join_strings, may_have, parse_text
 from dolmen.rows.write.casts import Misfit
@@ -29,23 +30,17 @@ _MAX_DECIMAL = 10**38 - 1
 _ZONED = pa.timestamp("us", tz="UTC")
 
 
-@dataclass(frozen=True, slots=True)
-class TextShape:
-    """The types that some cells fit.
+class TextShape(Struct, frozen=True):
+    """The types that some cells fit."""
 
-    Args:
-        kind: ``special`` means only ``nan`` and ``inf``.
-        low, high: bounds of the integers among them and of 0.
-        decimals: the number of decimal places of all numbers, ``_MIXED`` if they differ; None without numbers.
-        padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
-        grouped, ungrouped: whether some number of four digits or more has groups, and some has none.
-    """
-
-    kind: Kind
+    kind: Kind  # ``special`` means only ``nan`` and ``inf``
+    # low, high: bounds of the integers among them and of 0
     low: int = 0
     high: int = 0
+    # the number of decimal places of all numbers, ``_MIXED`` if they differ; None without numbers
     decimals: int | None = None
-    padded: bool = False
+    padded: bool = False  # whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``
+    # grouped, ungrouped: whether some number of four digits or more has groups, and some has none
     grouped: bool = False
     ungrouped: bool = False
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
@@ -33,15 +33,13 @@ from dolmen.errors import RowError
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES, Block, line_blocks, skip_nulls
 
-VALUE_COLUMN = "value"
-"""The column of rows that are no objects."""
+VALUE_COLUMN = "value"  # the column of rows that are no objects
 
 Offsets = npt.NDArray[np.int64]
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _LF, _CR, _SPACE, _CONTROL = b'"\\,:\n\r \x01'
 _OPEN_LIST, _CLOSE_LIST, _OPEN, _CLOSE = b"[]{}"
-_LOWER_CASE = 0x20
-"""The bit that turns a square bracket into a curly one."""
+_LOWER_CASE = 0x20  # the bit that turns a square bracket into a curly one
 _BOUNDARY = re.compile(rb"[\[\]{},\n]")
 _BETWEEN = np.zeros(256, bool)
 _BETWEEN[list(b" \t\r\n,\x1e[]")] = True
@@ -194,8 +192,7 @@ class _JsonChunk:
         return starts, np.where(has_colon & (ends < opens), ends, starts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(Struct, frozen=True):
     """One name of a path, as JSON may write it."""
 
     name: str
@@ -230,8 +227,7 @@ def _decode(key: bytes) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _BracketLevel:
+class _BracketLevel(Struct, frozen=True):
     """The brackets of one level, in order: where they open, what they are for, and where they close."""
 
     opens: Offsets
@@ -239,8 +235,7 @@ class _BracketLevel:
     closes: Offsets
 
 
-@dataclass(frozen=True, slots=True)
-class _Intervals:
+class _Intervals(Struct, frozen=True):
     """Pairs of brackets in order. One that was open before the chunk opens at -1; one that stays open closes at -1."""
 
     opens: Offsets
@@ -252,18 +247,12 @@ class _Intervals:
         return _Intervals(opens[order], closes[order])
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """A position between two chunks.
+class _Position(Struct, frozen=True):
+    """A position between two chunks."""
 
-    Args:
-        depth: how many brackets are open.
-        line: the line of the file.
-        kinds, lines: what the outer ones of these brackets are for, and the lines on which they are.
-    """
-
-    depth: int = 0
-    line: int = 1
+    depth: int = 0  # how many brackets are open
+    line: int = 1  # the line of the file
+    # kinds, lines: what the outer ones of these brackets are for, and the lines on which they are
     kinds: tuple[int, ...] = ()
     lines: tuple[int, ...] = ()
 

@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.errors import InputError, LimitError
 from dolmen.format.layout import build_decoders
 from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, contains_kind
@@ -36,11 +37,9 @@ from dolmen.ingest.formats.json_values import Lines, check_utf8, count_objects, 
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import Block
 
-MANY_KEYS = 1_000
-"""A block with more different keys than this is slower to parse at once than line by line."""
+MANY_KEYS = 1_000  # a block with more different keys than this is slower to parse at once than line by line
 _SAMPLED, _LONGEST = 56, 8
-_SURE_BYTES = 15
-"""A number without an exponent, up to this long, keeps its digits as a double."""
+_SURE_BYTES = 15  # a number without an exponent, up to this long, keeps its digits as a double
 _NEGATIVE_ZERO = re.compile(rb"-0(?<=[:,\[\s]-0)[,\]}\s]")
 _IN_NUMBER = np.zeros(256, bool)
 _IN_NUMBER[list(b"0123456789+-.eE")] = True
@@ -57,8 +56,7 @@ class _Mixed(Enum):
 MIXED: Literal[_Mixed.MIXED] = _Mixed.MIXED
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """Lists whose items all fit ``item``."""
 
     item: Node = NOTHING

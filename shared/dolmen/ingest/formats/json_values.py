@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -20,10 +19,12 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as arrow_json
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.errors import RowError, RowProblem, SchemaError
 from dolmen.format.schema import own_names, same_names
 from dolmen.ingest.formats.cells import (
@@ -61,10 +62,8 @@ _ON_SEVERAL_LINES = (
     "; --json-rows values (ingest_json_rows: values) reads objects on several lines, or several on one, and jq -c . "
     "makes one line of each"
 )
-_PART = re.compile(rb"\s*\{[^}]*")
-"""A line on which an object begins that may end on another one."""
-_NAMES_AT_ONCE = 200
-"""More names than this make an expression too large for a fast search."""
+_PART = re.compile(rb"\s*\{[^}]*")  # a line on which an object begins that may end on another one
+_NAMES_AT_ONCE = 200  # more names than this make an expression too large for a fast search
 _PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
 _QUOTED_TINY = re.compile(rb'"\s*[+-]?[0-9.]+[eE]-[0-9]{3,}\s*"')
 """A number in text of so small an exponent that pyarrow's parser of decimals may crash on it."""
@@ -78,22 +77,15 @@ class NotAnObject(Exception):  # noqa: N818 - turned into a RowError by the call
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True)
-class JsonSelection:
-    """Selects the parts of a row's JSON that a table takes, when it is parsed line by line.
+class JsonSelection(Struct, frozen=True):
+    """Selects the parts of a row's JSON that a table takes, when it is parsed line by line."""
 
-    Args:
-        row: the table's columns, as a struct.
-        ignore_extra: leave out keys that have no field, without a look at their values.
-        numeric_times, decimals: keep these as text, because parsers accept only some of their values.
-        floats: keep floats as text, because the strings ``"NaN"`` and ``"Infinity"`` may be among them.
-    """
-
-    row: pa.StructType
-    ignore_extra: bool
+    row: pa.StructType  # the table's columns, as a struct
+    ignore_extra: bool  # leave out keys that have no field, without a look at their values
+    # numeric_times, decimals: keep these as text, because parsers accept only some of their values
     numeric_times: bool
     decimals: bool
-    floats: bool = False
+    floats: bool = False  # keep floats as text, because the strings ``"NaN"`` and ``"Infinity"`` may be among them
 
     @classmethod
     def of(cls, schema: pa.Schema, times: TimeFormat | None, ignore_extra: bool) -> JsonSelection:

@@ -50,8 +50,7 @@ from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile,
 from dolmen.ingest.formats.text_blocks import Block
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
-_LINES_AT_ONCE = 512
-"""Larger parts are halved if they cannot be parsed at once: one by one takes twenty times as long."""
+_LINES_AT_ONCE = 512  # larger parts are halved if they cannot be parsed at once: one by one takes twenty times as long
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:

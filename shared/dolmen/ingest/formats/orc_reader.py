@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dolmen.base.units import GIB
 from dolmen.errors import InputError, LimitError
+from dolmen.format.parquet_footer import read_varint
 from dolmen.ingest.formats.column_limits import BATCH_ROWS, width
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
 from dolmen.ingest.formats.typed_batches import check_schema, common_schema, conform_file
@@ -56,7 +57,7 @@ def _batches(file: ORCFile, columns: list[str] | None, source: SourceFile) -> It
     """Yields the rows, a stripe at a time, and compares their number with the footer's."""
     name, schema = source.name, file.schema
     with source.report_damage("ORC", IndexError, OverflowError):
-        stripes = [_rows_of_stripe(stripe) for stripe in _fields(_footer(file), _STRIPES)]
+        stripes = [dict(_messages(stripe)).get(_ROWS, 0) for stripe in _fields(_footer(file), _STRIPES)]
     if len(stripes) != file.nstripes or sum(stripes) != file.nrows:
         raise InputError(
             f"file {name!r} is damaged: its footer says it has {file.nrows:,} rows, and its stripes have "
@@ -108,41 +109,25 @@ def _footer(file: ORCFile) -> bytes:
     return next(_fields(file.reader.serialized_file_tail(), _FOOTER))
 
 
-def _rows_of_stripe(stripe: bytes) -> int:
-    return next((value for number, value in _messages(stripe) if number == _ROWS and isinstance(value, int)), 0)
-
-
 def _fields(message: bytes, number: int) -> Iterator[bytes]:
     """The fields of this number that hold bytes."""
-    return (value for each, value in _messages(message) if each == number and isinstance(value, bytes))
+    return (value for each, value in _messages(message) if each == number)
 
 
-def _messages(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _messages(message: bytes) -> Iterator[tuple[int, Any]]:
     """The numbers and values of a message's fields (https://protobuf.dev/programming-guides/encoding)."""
     at = 0
     while at < len(message):
-        key, at = _varint(message, at)
+        key, at = read_varint(message, at)
         kind, value = key & 7, 0
         if kind == _VARINT:
-            value, at = _varint(message, at)
+            value, at = read_varint(message, at)
             yield key >> 3, value
         elif kind == _BYTES:
-            size, at = _varint(message, at)
+            size, at = read_varint(message, at)
             yield key >> 3, message[at : at + size]
             at += size
         elif kind in (_WIDE, _NARROW):
             at += 8 if kind == _WIDE else 4
         else:
             raise OverflowError(f"a field of kind {kind} in its footer")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-        if shift > 63:
-            raise OverflowError("a number in its footer")

@@ -13,16 +13,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.units import DAY_US, MIB
 
 EMPTY, NUMBER, BOOL, TEXT, ERROR, DATE, DATETIME, TIME, DURATION, NOT_CALCULATED = range(10)
 """What a cell is. ``ERROR`` is a text such as ``#N/A``; ``NOT_CALCULATED`` a formula whose value the file lacks."""
 MAX_ROWS, MAX_SHEET_COLUMNS = 1_048_576, 16_384
 DAY_MS = DAY_US // 1000
-TEXT_AT_ONCE = 16 * MIB
-"""How many bytes of text a block has, unless a single row has more."""
+TEXT_AT_ONCE = 16 * MIB  # how many bytes of text a block has, unless a single row has more
 MAX_ROW_TEXT = 256 * MIB
 _INT64_END = 2**63
 
@@ -31,24 +31,17 @@ Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell.
+class Cell(Struct, frozen=True):
+    """One cell."""
 
-    Args:
-        column: its number, from 0.
-        number: of a BOOL 0 or 1, of a DATE and a DATETIME milliseconds since 1970, of a TIME and a DURATION
-            milliseconds.
-    """
-
-    column: int
+    column: int  # its number, from 0
     kind: int
+    # of a BOOL 0 or 1, of a DATE and a DATETIME milliseconds since 1970, of a TIME and a DURATION milliseconds
     number: float = 0.0
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CellColumn:
+class CellColumn(Struct, frozen=True):
     """The cells of one column in some rows."""
 
     kinds: Codes
@@ -69,8 +62,7 @@ class CellColumn:
         return texts
 
 
-@dataclass(frozen=True, slots=True)
-class CellBlock:
+class CellBlock(Struct, frozen=True):
     """Rows that are not empty: their 1-based numbers in the sheet, and their columns by the 0-based number."""
 
     rows: npt.NDArray[np.int64]
@@ -89,8 +81,7 @@ class CellBlock:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SheetInfo:
+class SheetInfo(Struct, frozen=True):
     """A sheet of cells."""
 
     name: str
@@ -99,17 +90,13 @@ class SheetInfo:
 
 @dataclass(slots=True)
 class SheetRemarks:
-    """Counts and formats that a sheet has beside the values of its cells, as far as it was read.
+    """Counts and formats that a sheet has beside the values of its cells, as far as it was read."""
 
-    Args:
-        formulas, comments: how many there are.
-        merged: the first row of each group of merged cells.
-        signs: what the numbers of a column are shown with, ``%`` or a currency, by the 0-based number of the column.
-    """
-
+    # formulas, comments: how many there are
     formulas: int = 0
     comments: int = 0
-    merged: list[int] = field(default_factory=list)
+    merged: list[int] = field(default_factory=list)  # the first row of each group of merged cells
+    # what the numbers of a column are shown with, ``%`` or a currency, by the 0-based number of the column
     signs: dict[int, str] = field(default_factory=dict)
 
 
@@ -195,10 +182,6 @@ def number_texts(numbers: Numbers) -> pa.StringArray:
     return pc.replace_with_mask(texts, pa.array(whole), pa.array(numbers[whole].astype(np.int64)).cast(pa.string()))
 
 
-def _bool_texts(numbers: Numbers) -> pa.StringArray:
-    return pa.array(numbers != 0).cast(pa.string())
-
-
 def days_of(numbers: Numbers) -> pa.Array:
     return pa.array((numbers // DAY_MS).astype(np.int32)).view(pa.date32())
 
@@ -211,17 +194,10 @@ def times_of(numbers: Numbers) -> pa.Array:
     return pa.array(numbers.astype(np.int64) * 1000).view(pa.time64("us"))
 
 
-def _without_zeros(texts: pa.StringArray) -> pa.StringArray:
-    """Times, of which all have six decimal places, without those that are 0."""
+def _time_texts(times: pa.Array) -> pa.StringArray:
+    """Times as text: all have six decimal places, of which those that are 0 are left out."""
+    texts = times.cast(pa.string())
     return pc.ascii_rtrim(pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+$", r"\1"), ".")
-
-
-def _moment_texts(numbers: Numbers) -> pa.StringArray:
-    return _without_zeros(moments_of(numbers).cast(pa.string()))
-
-
-def _time_texts(numbers: Numbers) -> pa.StringArray:
-    return _without_zeros(times_of(numbers).cast(pa.string()))
 
 
 def _duration_texts(numbers: Numbers) -> pa.StringArray:
@@ -237,9 +213,9 @@ def _duration_texts(numbers: Numbers) -> pa.StringArray:
 
 _WRITERS = {
     NUMBER: number_texts,
-    BOOL: _bool_texts,
+    BOOL: lambda numbers: pa.array(numbers != 0).cast(pa.string()),
     DATE: lambda numbers: days_of(numbers).cast(pa.string()),
-    DATETIME: _moment_texts,
-    TIME: _time_texts,
+    DATETIME: lambda numbers: _time_texts(moments_of(numbers)),
+    TIME: lambda numbers: _time_texts(times_of(numbers)),
     DURATION: _duration_texts,
 }

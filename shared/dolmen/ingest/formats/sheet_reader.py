@@ -22,9 +22,10 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, RowError, RowProblem, SchemaError, short_repr
 from dolmen.format.dialect import Dialect
@@ -144,22 +145,16 @@ _TYPES = {BOOL: pa.bool_(), DATE: pa.date32(), DATETIME: pa.timestamp("us"), TIM
 
 @dataclass
 class Sheet:
-    """A sheet whose header has been read.
+    """A sheet whose header has been read."""
 
-    Args:
-        file, name: of the workbook and of the sheet.
-        names: the columns by their 0-based numbers.
-        header_row: the number of the row with the names; None without a header.
-        others: what becomes of a column that ``names`` lacks: it is an error, is ignored, or gets a name.
-    """
-
+    # file, name: of the workbook and of the sheet
     file: str
     name: str
-    names: dict[int, str]
-    header_row: int | None
+    names: dict[int, str]  # the columns by their 0-based numbers
+    header_row: int | None  # the number of the row with the names; None without a header
     blocks: Iterator[CellBlock]
     remarks: SheetRemarks
-    others: str
+    others: str  # what becomes of a column that ``names`` lacks: it is an error, is ignored, or gets a name
     max_columns: int
     max_bytes: int
 
@@ -432,8 +427,7 @@ class _SheetConverter:
         return cast_cells
 
 
-@dataclass(frozen=True, slots=True)
-class CellCast:
+class CellCast(Struct, frozen=True):
     """Casts cells to a type of columns. ``parse_text`` and ``parse_number`` take text, or raise ``Misfit``."""
 
     target: pa.DataType

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import GIB, MIB
@@ -30,7 +31,7 @@ from dolmen.format.ingest_properties import (
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of
 from dolmen.format.schema import Default, Schema
-from dolmen.ingest.formats.text_stream import TextStream
+from dolmen.ingest.formats.text_blocks import TextStream
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 from dolmen.rows.write.conform import RowCheck, row_checks
 
@@ -41,42 +42,33 @@ MAX_TEMPORARY_BYTES = 8 * GIB
 BLOCK_BYTES = 2 * MIB
 """How much text is parsed at once: small enough for many columns of strings in bounded memory, large enough that a
 block's fixed costs (about a millisecond) vanish."""
-_MARK = "\ue000"
-"""Begins the name of a field that marks another one; no column is likely to have it."""
+_MARK = "\ue000"  # begins the name of a field that marks another one; no column is likely to have it
 _ROWS_AFTER_BAD = 64
 _COPIED_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options for reading a file. A format ignores those that do not concern it.
+    """Options for reading a file. A format ignores those that do not concern it."""
 
-    Args:
-        dialect: how values are written.
-        extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
-        null_lines: ``skip``: lines of JSON with ``null`` are skipped like blank ones.
-        max_bytes: the most bytes of one unpacked file: a small file can unpack to terabytes.
-        max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file,
-            so it depends on the disk.
-        max_columns: the most columns of a file, with the fields in columns.
-        defaults: JSON values for columns that a file lacks, by name; NULL by default. In JSON lines each row may lack
-            other keys, so a missing key is NULL there.
-        checks: the table's checks, with which rows are compared.
-        placeholders: texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema
-            has one, the column is NULL and its mark is not.
-        folders: names of columns whose values are in the names of the file's folders.
-    """
-
-    dialect: Dialect = STRICT
+    dialect: Dialect = STRICT  # how values are written
+    # ``ignore``: columns, keys and struct fields that the table does not have are skipped
     extra: Literal["reject", "ignore"] = "reject"
+    # ``skip``: lines of JSON with ``null`` are skipped like blank ones
     null_lines: Literal["reject", "skip"] = "reject"
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = MAX_BYTES  # the most bytes of one unpacked file: a small file can unpack to terabytes
+    # the same for compressed Parquet and Arrow files, which are unpacked into a temporary file, so it depends on the
+    # disk
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
-    max_columns: int = MAX_COLUMNS
+    max_columns: int = MAX_COLUMNS  # the most columns of a file, with the fields in columns
+    # JSON values for columns that a file lacks, by name; NULL by default. In JSON lines each row may lack other keys,
+    # so a missing key is NULL there.
     defaults: Mapping[str, Default] = field(default_factory=dict, hash=False)
-    checks: tuple[RowCheck, ...] = field(default=(), hash=False)
+    checks: tuple[RowCheck, ...] = field(default=(), hash=False)  # the table's checks, with which rows are compared
+    # texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema has one, the
+    # column is NULL and its mark is not.
     placeholders: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # names of columns whose values are in the names of the file's folders
 
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
@@ -183,8 +175,7 @@ def _unpack(stream: ByteStream, target: BinaryIO, name: str) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """The format of a file's content. ``compression`` is None for a plain file."""
 
     kind: FileKind
@@ -198,19 +189,14 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file that rows are read from.
+    """A file that rows are read from."""
 
-    Args:
-        open: opens the file from its beginning, each time it is called; the caller closes the result.
-        name: what errors call the file.
-        block_bytes: how much text is parsed at once; rows and errors do not depend on it.
-    """
-
+    # opens the file from its beginning, each time it is called; the caller closes the result
     open: Callable[[], BinaryIO]
     format: Format
-    name: str
+    name: str  # what errors call the file
     options: ReadOptions = field(default_factory=ReadOptions)
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = BLOCK_BYTES  # how much text is parsed at once; rows and errors do not depend on it
 
     @property
     def delimiter(self) -> str:
@@ -236,7 +222,7 @@ class SourceFile:
 
     @contextmanager
     def text(self) -> Iterator[ByteStream]:
-        """Opens the file as ``stream`` does; its text is UTF-8, whatever its encoding (see ``text_stream``).
+        """Opens the file as ``stream`` does; its text is UTF-8, whatever its encoding (see ``text_blocks``).
 
         Raises InputError also if the content is plainly not text, or not of the encoding.
         """
@@ -267,23 +253,15 @@ class SourceFile:
             raise InputError(f"file {self.name!r} is not a readable {kind} file: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row that cannot be read, or does not fit the table.
+class BadRow(Struct, frozen=True):
+    """A row that cannot be read, or does not fit the table."""
 
-    Args:
-        reason: what is wrong, without the position.
-        row: its 1-based number among the rows of the file, bad ones included.
-        line: the 1-based line of the file with the problem; None if the format has no lines.
-        column: the column with the problem, if it is one column.
-        text: the row's bytes in the file, without its line end, as UTF-8 if the file has another encoding; for a file
-            that is not text, the row as a JSON object, or None if JSON cannot hold it.
-    """
-
-    reason: str
-    row: int | None
-    line: int | None
-    column: str | None
+    reason: str  # what is wrong, without the position
+    row: int | None  # its 1-based number among the rows of the file, bad ones included
+    line: int | None  # the 1-based line of the file with the problem; None if the format has no lines
+    column: str | None  # the column with the problem, if it is one column
+    # the row's bytes in the file, without its line end, as UTF-8 if the file has another encoding; for a file that is
+    # not text, the row as a JSON object, or None if JSON cannot hold it
     text: bytes | None
 
 
@@ -301,8 +279,6 @@ def good_rows(
     """Returns the good rows of a block in order, and reports the bad ones. Each row is converted a few times at most.
 
     Args:
-        count: the number of rows in the block.
-        first_row: the 1-based number in the file of the block's first row.
         convert: converts the rows from one index up to another. Raises RowError for the first bad row, with its
             number in the file.
         text: returns one row, for ``BadRow.text``.

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import InputError, LimitError
 from dolmen.ingest.formats.sheet_cells import (
@@ -41,8 +41,7 @@ from dolmen.ingest.formats.xlsx_cells import SHARED, ParsedCells, parse_cells, u
 from dolmen.ingest.formats.xml_stream import XmlStream
 from dolmen.ingest.formats.zip_archive import ZipArchive
 
-Shown = Literal["number", "date", "datetime", "time", "duration"]
-"""What the format of a number shows it as."""
+Shown = Literal["number", "date", "datetime", "time", "duration"]  # what the format of a number shows it as
 
 MAX_SHARED_BYTES = GIB
 _SHARED_AT_ONCE = 16 * MIB
@@ -62,10 +61,8 @@ _SHOWN_CODES: dict[Shown, int] = {
     "time": TIME,
     "duration": DURATION,
 }
-_EPOCH_1900, _EPOCH_1904 = 25_569, 24_107
-"""The numbers of 1970-01-01."""
-_FALSE_LEAP_DAY = 60
-"""29 February 1900, a day that Excel counts and that never was; days before it have a number less."""
+_EPOCH_1900, _EPOCH_1904 = 25_569, 24_107  # the numbers of 1970-01-01
+_FALSE_LEAP_DAY = 60  # 29 February 1900, a day that Excel counts and that never was; days before it have a number less
 _LAST_DAY = 2_958_465
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, short_repr
 from dolmen.ingest.formats.sheet_cells import (
@@ -38,8 +38,7 @@ from dolmen.ingest.formats.sheet_cells import (
 from dolmen.ingest.formats.source_file import ByteStream, read_up_to
 from dolmen.ingest.formats.xml_stream import XmlStream
 
-SHARED = 100
-"""The kind of a text that is given by its number, until it is looked up."""
+SHARED = 100  # the kind of a text that is given by its number, until it is looked up
 _CELLS_AT_ONCE = 65_536
 _READ_BYTES = 2 * MIB
 _MAX_PROLOG_BYTES = MIB
@@ -58,8 +57,7 @@ _SHEET_DATA, _SHEET_DATA_END, _ROW_END = b"<sheetData>", b"</sheetData>", b"</ro
 _OTHER_ENCODING = re.compile(rb"encoding=[\"'](?!utf-8)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCells:
+class ParsedCells(Struct, frozen=True):
     """Cells in the order of the sheet; ``styles`` are indexes of formats, -1 for none."""
 
     rows: Integers

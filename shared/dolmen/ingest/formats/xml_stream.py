@@ -14,10 +14,8 @@ Start: TypeAlias = Callable[[str, Mapping[str, str]], None]
 End: TypeAlias = Callable[[str], None]
 
 _BLOCK_BYTES = MIB // 4
-MAX_PENDING_BYTES = 64 * MIB
-"""The most bytes of one tag or comment: the parser holds it all."""
-MAX_TEXT = 16 * MIB
-"""Characters of one text."""
+MAX_PENDING_BYTES = 64 * MIB  # the most bytes of one tag or comment: the parser holds it all
+MAX_TEXT = 16 * MIB  # characters of one text
 
 
 class _LocalNames(dict[str, str]):
@@ -39,14 +37,13 @@ class XmlStream:
 
     def __init__(self, stream: ByteStream, what: str, start: Start, end: End) -> None:
         self._stream, self._what = stream, what
-        self._start, self._end = start, end
-        self._local = _LocalNames()
         self._text: list[str] | None = None
         self._length = 0
         parser = self._parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
-        parser.StartElementHandler = self._on_start
-        parser.EndElementHandler = self._on_end
+        local = _LocalNames()
+        parser.StartElementHandler = lambda name, attributes: start(local[name], attributes)
+        parser.EndElementHandler = lambda name: end(local[name])
         parser.StartDoctypeDeclHandler = self._on_document_type
 
     def collect_text(self, before: str = "") -> None:
@@ -83,12 +80,6 @@ class XmlStream:
     def parse_all(self) -> None:
         for _ in self.parse():
             pass
-
-    def _on_start(self, name: str, attributes: dict[str, str]) -> None:
-        self._start(self._local[name], attributes)
-
-    def _on_end(self, name: str) -> None:
-        self._end(self._local[name])
 
     def _on_text(self, data: str) -> None:
         self._length += len(data)

@@ -17,14 +17,12 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, LimitError, short_repr
 
-MAX_DIRECTORY_BYTES = 4 * MIB
-"""Of an archive's directory: some 40,000 entries."""
+MAX_DIRECTORY_BYTES = 4 * MIB  # of an archive's directory: some 40,000 entries
 _READ_BYTES = MIB
 _SHOWN_MEMBERS = 5
 _ENCRYPTED = 0x1
 _DAMAGE = (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error)
-_NO_ROWS = re.compile(r"(^|/)(__MACOSX/|\.)")
-"""Members that hold no rows: what macOS adds, and hidden files."""
+_NO_ROWS = re.compile(r"(^|/)(__MACOSX/|\.)")  # members that hold no rows: what macOS adds, and hidden files
 
 
 def too_many_bytes(name: str, max_bytes: int) -> LimitError:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dolmen.base.units import count_text
 from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A format and a dialect that fit a sample of a file.
-
-    Args:
-        dialect: only what differs from the strict one was found, or was given by the user.
-        notes: what was assumed, for people; short sentences such as ``';' separates the fields``. None repeats what
-            the dialect's properties say by themselves; each names what a row of data would be lost by.
-        losses: what the rows do not hold of the file.
-    """
+class Candidate(Struct, frozen=True):
+    """A format and a dialect that fit a sample of a file."""
 
     kind: FileKind
-    dialect: Dialect
+    dialect: Dialect  # only what differs from the strict one was found, or was given by the user
+    # what was assumed, for people; short sentences such as ``';' separates the fields``. None repeats what the
+    # dialect's properties say by themselves; each names what a row of data would be lost by.
     notes: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()  # what the rows do not hold of the file
 
 
 _NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON", "orc": "ORC", "excel": "a workbook"}

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.errors import short_repr
 from dolmen.format.dialect import MAX_PATTERNS, THOUSANDS, Decimal, Dialect
 from dolmen.ingest.formats.cell_notation import NumberNotation
@@ -34,21 +35,14 @@ _SURE = frozenset({"bool", "date", "timestamp", "zoned"})
 _SIGNS_OF_BOTH = frozenset({".", ","})
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """The notation of a file's values, and the types of its columns.
+class Values(Struct, frozen=True):
+    """The notation of a file's values, and the types of its columns."""
 
-    Args:
-        dialect: with what the columns prove.
-        schema: the types of the columns in this dialect.
-        notes: what stays text though it looks like something else, and what was assumed; a sentence each, for people.
-        losses: what columns of these types do not hold of the file.
-    """
-
-    dialect: Dialect
-    schema: pa.Schema
+    dialect: Dialect  # with what the columns prove
+    schema: pa.Schema  # the types of the columns in this dialect
+    # what stays text though it looks like something else, and what was assumed; a sentence each, for people
     notes: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()  # what columns of these types do not hold of the file
 
 
 def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, known: Mapping[str, Any]) -> Values:

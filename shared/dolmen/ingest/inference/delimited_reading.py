@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dolmen.ingest.formats.csv_records import Records, Signs
 
@@ -14,8 +14,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MOST_BROKEN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class DelimitedReading:
+class DelimitedReading(Struct, frozen=True):
     """The records of some bytes under some signs; broken ones are left out, each of which ends with its line."""
 
     data: bytes

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from dolmen.base.records import replace
 from dolmen.base.units import count_text
 from dolmen.ingest.formats.csv_records import Signs
 from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
-from dolmen.ingest.inference.header_evidence import find_header
-from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, kind_of_cell, quality_of_cell
+from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, find_header, kind_of_cell, quality_of_cell
 
 PRIORS = {
     **dict.fromkeys(",\t;|", 1.0),
@@ -27,16 +27,14 @@ PRIORS = {
 }
 """How likely each sign is a delimiter, before the text is seen."""
 PLAIN = ",\t;|"
-CLOSE = 0.85
-"""A trial with this share of the best one's score is close to it."""
+CLOSE = 0.85  # a trial with this share of the best one's score is close to it
 _COMMENTS = ("##", "#", "//", "%", "--", "!", ";")
 _BLANK_LINE = re.compile(rb"(?:(?<=\n)|(?<=\r)(?!\n))[ \t]*(?:\r\n|\n|\r)")
 _MOST_PREAMBLE = 100
+# how many records, columns and cells of a trial are weighed
 _ROWS, _COLUMNS = 200, 60
 _CELLS, _FEWEST_ROWS = 6000, 20
-"""How many records, columns and cells of a trial are weighed."""
-_MOST_LINES = 2000
-"""The most lines in which delimiters are counted."""
+_MOST_LINES = 2000  # the most lines in which delimiters are counted
 _QUOTED = re.compile(rb'"[^"]*"')
 FOOTER_LINES = 3
 _ONE_COLUMN_FACTOR, _ONE_TYPED_COLUMN_FACTOR = 0.62, 0.72
@@ -47,50 +45,34 @@ _LEAST_HEADER_SHARE = 0.3
 """If the first line has names, its width is the table's if at least this share of the records has it."""
 _NAME = re.compile(r"[^\W\d](?:[\w .()/%#-]{0,60}[\w)%])?")
 _EMPTY_COLUMN_QUALITY = 0.6
-_SURE_VALUES = 2
-"""A column with this many values of one kind has no values of another kind."""
+_SURE_VALUES = 2  # a column with this many values of one kind has no values of another kind
 _ANY = ColumnKind("text", 0.0, 0)
 
 
 @dataclass(slots=True)
 class DialectTrial:
-    """The head, as split into records by some signs. Its table may follow a preamble of other records.
-
-    Args:
-        skip_lines: the lines to skip, as in ``Dialect``; without a preamble those that the user set.
-        first_line: the number of the table's first line, from 1.
-        first_record: the index of the table's first record in ``reading``.
-        preamble_records: the number of records in the preamble, including broken ones.
-        width: the number of fields that most records of the table have.
-        consistency: about the share of the table's records that have this width.
-        short, long: the number of records that have fewer fields, and more.
-        broken: the number of records whose quotes do not match.
-        table: cells of a sample of the good records, each with whether it was quoted. This and all below are set by
-            ``_weigh``.
-        kinds: the kinds of values by column index.
-        is_typed: whether there is one column, and its values are all numbers, times or Booleans.
-        header_is_short: whether the preamble is a header that lacks one name.
-        ends_short: whether all short records are at the end, so that they may be a footer.
-    """
+    """The head, as split into records by some signs. Its table may follow a preamble of other records."""
 
     signs: Signs
-    skip_lines: int
-    first_line: int
-    first_record: int
-    preamble_records: int
-    width: int
+    skip_lines: int  # the lines to skip, as in ``Dialect``; without a preamble those that the user set
+    first_line: int  # the number of the table's first line, from 1
+    first_record: int  # the index of the table's first record in ``reading``
+    preamble_records: int  # the number of records in the preamble, including broken ones
+    width: int  # the number of fields that most records of the table have
     reading: DelimitedReading
-    consistency: float
+    consistency: float  # about the share of the table's records that have this width
+    # short, long: the number of records that have fewer fields, and more
     short: int
     long: int
-    broken: int
+    broken: int  # the number of records whose quotes do not match
     notes: list[str]
+    # cells of a sample of the good records, each with whether it was quoted. This and all below are set by ``_weigh``.
     table: list[tuple[list[str], list[bool]]] = field(default_factory=list)
-    kinds: dict[int, ColumnKind] = field(default_factory=dict)
+    kinds: dict[int, ColumnKind] = field(default_factory=dict)  # the kinds of values by column index
     score: float = 0.0
-    is_typed: bool = False
-    header_is_short: bool = False
-    ends_short: bool = False
+    is_typed: bool = False  # whether there is one column, and its values are all numbers, times or Booleans
+    header_is_short: bool = False  # whether the preamble is a header that lacks one name
+    ends_short: bool = False  # whether all short records are at the end, so that they may be a footer
     short_records_may_be_filled: bool = True
 
     @property
@@ -156,13 +138,7 @@ class DialectTrial:
 
 
 def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[DialectTrial]:
-    """The trials whose score may be the best or close to it, the best first.
-
-    Args:
-        head: whole lines, from the start of a file.
-        is_all: whether they are the whole file.
-        fixed: attributes of ``Dialect`` that need not be found.
-    """
+    """The trials whose score may be the best or close to it, the best first."""
     trials = list(_trials(head, is_all, fixed))
     if any(t.consistency == 1 and not t.preamble_records and t.width > 1 and t.delimiter in PLAIN for t in trials):
         trials = [replace(t, consistency=t.consistency / 2) if t.preamble_records else t for t in trials]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_options, flag_of
 from dolmen.format.ingest_properties import FORMATS
@@ -19,19 +20,12 @@ from dolmen.ingest.inference.inference import ONE_FIELD, SampledFile
 _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """A description of what a file looks like.
+class Hint(Struct, frozen=True):
+    """A description of what a file looks like."""
 
-    Args:
-        found: as in ``';' separates the fields``.
-        options: of the command line that read it so.
-        properties: of a table, likewise.
-    """
-
-    found: str
-    options: str
-    properties: dict[str, Any]
+    found: str  # as in ``';' separates the fields``
+    options: str  # of the command line that read it so
+    properties: dict[str, Any]  # of a table, likewise
 
 
 def explain(source: SourceFile, error: Error) -> Hint | None:

@@ -4,6 +4,8 @@
 2. The sniffers propose candidates for text, the best first.
 3. The strict reader reads the WHOLE file by the best one, which takes the types from it. Only if a row does not fit is
    the next candidate tried. So a file is read once, and its sample once more.
+
+``infer`` does that for a path, a URL or an open file (``dolmen.infer``).
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ import codecs
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dolmen.base.records import replace
 from dolmen.base.units import KIB, MIB, count_text
-from dolmen.errors import Error, InputError, LimitError, RowError
-from dolmen.format.dialect import STRICT, Dialect, Encoding
-from dolmen.format.ingest_properties import FORMATS, Compression, FileKind, split_name
+from dolmen.errors import Error, InputError, LimitError, RowError, short_repr
+from dolmen.format.dialect import STRICT, Dialect, Encoding, parse_attributes
+from dolmen.format.ingest_properties import FORMATS, Compression, FileKind, parse_kind, split_name
 from dolmen.format.schema import number_names
 from dolmen.format.types import column_text, short_type
 from dolmen.ingest.formats import csv_reader, formats, json_types, parquet_reader
@@ -42,6 +46,8 @@ from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
 from dolmen.ingest.inference.sniff_sheet import infer_sheet, sniff_sheet
 from dolmen.ingest.inference.typed_losses import may_not_fit, typed_losses
+from dolmen.store import ObjectStore, object_opener
+from dolmen.store.base import split_object_url
 
 SAMPLE_BYTES = MIB
 _HEAD_BYTES = 4 * KIB
@@ -286,23 +292,15 @@ class _QuotedNulls:
 
 @dataclass
 class SampledFile:
-    """A file whose format and dialect are to be found.
-
-    Args:
-        kind: the format that the user named, if any.
-        known: attributes of ``Dialect`` that the user set.
-        skip: called with bad rows of the sample, which are left out; None: they are errors.
-        sample: the beginning of the file, unpacked; ``whole`` if that is all of it.
-        sheet_losses: what the rows of a workbook do not hold, such as formulas.
-    """
+    """A file whose format and dialect are to be found."""
 
     open: Callable[[], BinaryIO]
     name: str
-    kind: FileKind | None
-    known: dict[str, Any]
+    kind: FileKind | None  # the format that the user named, if any
+    known: dict[str, Any]  # attributes of ``Dialect`` that the user set
     limits: ReadOptions
-    skip: OnBadRow | None
-    sample: bytes = b""
+    skip: OnBadRow | None  # called with bad rows of the sample, which are left out; None: they are errors
+    sample: bytes = b""  # the beginning of the file, unpacked; ``whole`` if that is all of it
     whole: bool = True
     compression: Compression | None = None
 
@@ -510,3 +508,60 @@ def _to_utf8(sample: bytes, encoding: str, whole: bool) -> bytes:
         raise InputError(
             f"the byte at offset {error.start:,} is not {encoding}: {error.reason}; give another encoding (--encoding)"
         ) from None
+
+
+def infer(
+    source: str | Path | BinaryIO, *, storage_options: Mapping[str, str] | None = None, **given: Any
+) -> Inference:
+    """Infers how a file is meant to be read, and its columns: format, encoding, delimiter, header, types, and so on.
+
+    Reads the whole file, in bounded memory. A type is inferred only if it gives back the text of all values.
+    ``Inference.properties`` are settings for a table whose later files are read alike.
+
+    Args:
+        source: a path, the URL of an object (``s3://bucket/key``), or a binary file that can be rewound.
+        storage_options: for an object in S3, as for ``open``.
+        given: what is known: ``format="csv"``, and the attributes of ``Inference.dialect``, each as the property
+            ``ingest_...`` takes it: ``delimiter=";"``, ``header=False``, ``encoding="latin-1"``.
+
+    Raises:
+        InputError: the file is not in a known format, is damaged, or has rows that fit no dialect; or ``given`` has an
+            unknown name or value.
+        ObjectNotFoundError: there is no such object.
+
+    Examples:
+        >>> found = dolmen.infer(pa.BufferReader(b"id;price\\n1;2,50\\n2;13,75\\n"), format="csv")
+        >>> found.dialect.delimiter
+        ';'
+        >>> found.schema.names
+        ['id', 'price']
+    """
+    kind = parse_kind(given.pop("format", None), "format=")
+    known = parse_attributes(given)
+    if storage_options is not None and not (isinstance(source, str) and split_object_url(source)):
+        raise InputError("storage_options are for the URL of an object, s3://bucket/key")
+    if isinstance(source, str | Path):
+        name, open = opener(source, storage_options)
+        return infer_file(open, name, kind=kind, known=known)
+    if not (hasattr(source, "read") and hasattr(source, "seek")):
+        raise InputError(f"source={short_repr(source)}: give a path, a URL, or a binary file that can be rewound")
+    named = getattr(source, "name", None)
+    name = Path(named).name if isinstance(named, str) else "the file"
+    return infer_file(RewindableFile(source).reopen, name, kind=kind, known=known)
+
+
+def opener(
+    source: str | Path, storage_options: Mapping[str, str] | None = None, near: ObjectStore | None = None
+) -> tuple[str, Callable[[], BinaryIO]]:
+    """The name of a file or an object, and a function that opens it. Raises InputError for anything else.
+
+    For ``storage_options`` and ``near`` see ``store_of_object``.
+    """
+    if isinstance(source, str) and (open_object := object_opener(source, storage_options, near)) is not None:
+        return source, open_object
+    if isinstance(source, str) and "://" in source:
+        raise InputError(f"{source!r}: give a path, or the URL of an object, s3://bucket/key")
+    path = Path(source)
+    if path.is_dir():
+        raise InputError(f"{str(source)!r} is a directory: give a file in it")
+    return str(source), lambda: path.open("rb")

@@ -67,11 +67,9 @@ _TEXT_MAGIC = (b"BZh", b"ORC", b"RIFF", b"GIF8", b"PAR1")
 """Magic that text may begin with: it is believed only if the data has zero bytes, or is not UTF-8."""
 _TAR_OFFSET, _TAR = 257, b"ustar"
 
-_UNDEFINED = bytes((0x81, 0x8D, 0x8F, 0x90, 0x9D))
-"""Bytes that Windows-1252 does not have."""
+_UNDEFINED = bytes((0x81, 0x8D, 0x8F, 0x90, 0x9D))  # bytes that Windows-1252 does not have
 _MAX_CONTROLS = 0.02
-_LOOKED_AT_BYTES = 64 * KIB
-"""How much of a text that is not UTF-8 is looked at, from its first character beyond ASCII."""
+_LOOKED_AT_BYTES = 64 * KIB  # how much of a text that is not UTF-8 is looked at, from its first character beyond ASCII
 _ODD_CONTROLS = bytes(byte for byte in range(0x20) if byte not in b"\t\n\v\f\r\x01\x02\x1b\x1c\x1d\x1e\x1f")
 _MULTIBYTE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _HIGH = re.compile(rb"[\x80-\xff]+")

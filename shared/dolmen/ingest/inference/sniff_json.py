@@ -17,9 +17,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+
+from dolmen.base.records import replace
 from dolmen.errors import short_repr
 from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.json_rows import VALUE_COLUMN
@@ -53,29 +55,21 @@ _ABOUT = _words(
 )
 """Names of members that describe a list, in lower case."""
 _MAX_PATH = 3
-_MOST, _HALF = 0.9, 0.5
-"""Parts of an object's text: nearly all of it, and half."""
+_MOST, _HALF = 0.9, 0.5  # parts of an object's text: nearly all of it, and half
 _FEWEST_ROWS = 10
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
 _SPACES = " \t\r\n,\x1e\ufeff"
 _PATH_NAME = re.compile(r"[^.\s\[\]$]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """The values at the top of a sample, the last of which may be cut off.
+class _Sample(Struct, frozen=True):
+    """The values at the top of a sample, the last of which may be cut off."""
 
-    Args:
-        values: parsed.
-        in_lines: whether each is an object on a line of its own.
-    """
-
-    values: list[Any]
-    in_lines: bool
+    values: list[Any]  # parsed
+    in_lines: bool  # whether each is an object on a line of its own
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """A list of objects in an object, and the part of the object's text that it is."""
 
     path: tuple[str, ...]
@@ -109,27 +103,21 @@ def sniff_json(sample: bytes, *, whole: bool, known: Mapping[str, Any]) -> list[
         return [Candidate("jsonl", dialect)]
     plain = "lines" if found.in_lines else "values"
     tops = [each for value in found.values for each in (value if isinstance(value, list) else [value])]
-    if any(not isinstance(each, dict) for each in tops):
-        if any(isinstance(each, dict) for each in tops):
-            notes = [f"some values are objects, and others are not: {short_repr(_first_other(tops))}"]
+    if others := [each for each in tops if not isinstance(each, dict)]:
+        if len(others) < len(tops):
+            notes = [f"some values are objects, and others are not: {short_repr(others[0])}"]
         else:
             notes = [f"the values are no objects: they are in a column {VALUE_COLUMN!r}"]
         return [Candidate("jsonl", replace(dialect, json_rows="values"), tuple(notes))]
     own = Candidate("jsonl", replace(dialect, json_rows=plain), tuple(_note_columns(tops)))
     choices = [] if any(isinstance(value, list) for value in found.values) else _choose_paths(found.values)
-    others = [_at_path(dialect, rows, found.values) for rows in choices]
-    if others and _is_envelope(choices, found.values):
-        return [*others, own]
-    if others:
+    in_objects = [_at_path(dialect, rows, found.values) for rows in choices]
+    if choices and _is_envelope(choices, found.values):
+        return [*in_objects, own]
+    if choices:
         names = ", ".join(repr(rows.name) for rows in choices)
-        own = replace(
-            own,
-            notes=(
-                *own.notes,
-                f"each object is a row; its lists of objects ({names}) stay in it",
-            ),
-        )
-    return [own, *others]
+        own = replace(own, notes=(*own.notes, f"each object is a row; its lists of objects ({names}) stay in it"))
+    return [own, *in_objects]
 
 
 def _note_columns(values: list[dict[str, Any]]) -> Iterator[str]:
@@ -149,10 +137,6 @@ def _note_columns(values: list[dict[str, Any]]) -> Iterator[str]:
     else:
         return
     yield f"the file is one object, so one row: write a table of pandas with orient='records', not {orient!r}"
-
-
-def _first_other(values: list[Any]) -> Any:
-    return next(value for value in values if not isinstance(value, dict))
 
 
 def _at_path(dialect: Dialect, rows: _Rows, values: list[dict[str, Any]]) -> Candidate:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.units import count_text
 from dolmen.errors import short_repr
 from dolmen.format.dialect import Dialect
@@ -49,9 +51,8 @@ from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.cell_evidence import NULL_TEXTS
 from dolmen.ingest.inference.column_evidence import Values
-from dolmen.ingest.inference.delimited_candidates import note_numbered_names, note_odd_rows
-from dolmen.ingest.inference.header_evidence import HeaderEvidence, find_header
-from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, kind_of_cell
+from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, HeaderEvidence, find_header, kind_of_cell
+from dolmen.ingest.inference.sniff_delimited import note_numbered_names, note_odd_rows
 
 _ROWS, _COLUMNS = 200, 200
 _MOST_TITLES = 50
@@ -60,8 +61,7 @@ _KINDS |= {TEXT: "texts", ERROR: "errors", DURATION: "durations"}
 _NULLS = pa.array(NULL_TEXTS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(Struct, frozen=True):
     """The first rows of a sheet: their numbers, and their texts by columns; and whether they are all."""
 
     numbers: list[int]

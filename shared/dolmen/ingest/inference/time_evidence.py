@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.format.dialect import TimePattern, parse_time_pattern
 from dolmen.ingest.formats.cells import parse_aligned, parse_matches, parse_text
 from dolmen.rows.write.casts import Misfit
@@ -42,8 +42,7 @@ _FORM = re.compile(
     )?
     """
 )  # fmt: skip
-_CLOCK = "^[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?$"
-"""Times of day that are ISO 8601."""
+_CLOCK = "^[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?$"  # times of day that are ISO 8601
 _ISO_MOMENT = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?$"
 ISO_DATE = "%Y-%m-%d"
 _SAMPLE_ROWS = 1000
@@ -51,16 +50,11 @@ _SAMPLE_ROWS = 1000
 
 @dataclass(slots=True)
 class TimeReading:
-    """A pattern that all cells of a column match, with months and days in range; "" for times of day in ISO 8601.
-
-    Args:
-        target: the type of its values.
-        holds: whether all cells are values.
-    """
+    """A pattern that all cells of a column match, with months and days in range; "" for times of day in ISO 8601."""
 
     pattern: str
-    target: pa.DataType
-    holds: bool = True
+    target: pa.DataType  # the type of its values
+    holds: bool = True  # whether all cells are values
 
     @property
     def parsed(self) -> TimePattern:

@@ -9,8 +9,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import short_repr
-from dolmen.ingest.formats.typed_batches import MOST_DIGITS
-from dolmen.ingest.formats.views_and_unions import ordinary_type
+from dolmen.ingest.formats.typed_batches import MOST_DIGITS, ordinary_type
 
 _MOST_NAMES_SHOWN = 8
 _EXTENSION = b"ARROW:extension:name"
@@ -27,14 +26,11 @@ def typed_losses(schema: pa.Schema, others: Iterable[tuple[str, str]] = ()) -> I
     found = ((path, text) for path, field in _fields(schema, "") for text in _losses(field))
     for path, text in chain(found, others):
         about.setdefault(text, []).append(path)
-    yield from (_sentence(paths, text) for text, paths in about.items())
+    for text, paths in about.items():
+        yield f"{'column' if len(paths) == 1 else 'columns'} {_listed(paths)}: {text}"
     keys = [key.decode(errors="replace") for key in schema.metadata or () if not key.startswith(_OF_WRITERS)]
     if keys:
         yield f"the file's metadata is not kept: {_listed(keys)}"
-
-
-def _sentence(paths: list[str], text: str) -> str:
-    return f"{'column' if len(paths) == 1 else 'columns'} {_listed(paths)}: {text}"
 
 
 def _listed(names: list[str]) -> str:

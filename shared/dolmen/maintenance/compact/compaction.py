@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
+from msgspec import Struct
+
 from dolmen.base.runtime import never
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
@@ -31,8 +33,7 @@ _TRIES_ALONE = 2
 """How often a single file is tried. A writer that has changed it that often is likely to change it again."""
 
 
-@dataclass(frozen=True)
-class PendingGroup:
+class PendingGroup(Struct, frozen=True):
     """A group of files, or a part of one; ``tries`` counts earlier attempts with a single file."""
 
     uuids: tuple[str, ...]
@@ -66,31 +67,22 @@ __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "
 
 @dataclass(repr=False)
 class Compacted(FactSheet):
-    """The result of a compaction.
+    """The result of a compaction."""
 
-    Args:
-        plan: the plan when it began.
-        groups: groups of the plan, or parts of them, that were committed.
-        dropped: groups that were not committed, because others changed their files; ``groups`` may have parts of them.
-        rows_deleted: deleted rows that the new files no longer contain.
-        spilled_bytes: bytes that were sorted in the temporary directory.
-        bytes_copied: bytes of row groups without deleted rows that were copied, not encoded again.
-        finished: False when it stopped early: call it again.
-    """
-
-    plan: CompactionPlan
-    groups: int = 0
+    plan: CompactionPlan  # the plan when it began
+    groups: int = 0  # groups of the plan, or parts of them, that were committed
+    # groups that were not committed, because others changed their files; ``groups`` may have parts of them
     dropped: int = 0
     files_in: int = 0
     files_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     rows: int = 0
-    rows_deleted: int = 0
-    spilled_bytes: int = 0
-    bytes_copied: int = 0
+    rows_deleted: int = 0  # deleted rows that the new files no longer contain
+    spilled_bytes: int = 0  # bytes that were sorted in the temporary directory
+    bytes_copied: int = 0  # bytes of row groups without deleted rows that were copied, not encoded again
     commits: int = 0
-    finished: bool = True
+    finished: bool = True  # False when it stopped early: call it again
 
     def add(self, groups: Sequence[tuple[Group, Rewritten]]) -> None:
         """Counts the groups of one commit."""
@@ -162,8 +154,7 @@ def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
     return options.target_file_bytes or TableSettings.of(entry).target_file_bytes
 
 
-@dataclass(frozen=True)
-class CompactionJob:
+class CompactionJob(Struct, frozen=True):
     """Groups in one version, each with its files that still exist; and the clock before the first upload."""
 
     version: TableVersion

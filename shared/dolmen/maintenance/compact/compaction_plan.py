@@ -8,91 +8,77 @@ A file is rewritten only where that pays:
 - by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
   merged into one.
 
-Files with rows of an erasure that is due are rewritten in any case, all at once.
+In a table with partitions, the last two rules apply to the files of each partition, and small files with rows of
+several partitions are rewritten at once. Files with rows of an erasure that is due are rewritten in any case, all at
+once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from dolmen.base.units import MIB, count_text
+from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import ROW_GROUP_BYTES, TableSettings
+from dolmen.format.properties import ROW_GROUP_BYTES, TableSettings, clustered_columns
+from dolmen.format.sort_order import sort_terms
 from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FactSheet
 
-MOST_FILES = 50_000
-"""The most candidates of a plan. The next plan has the others."""
-NEXT_PLAN = "with the next plan, this one is full"
-"""The reason for leaving a candidate alone."""
+MOST_FILES = 50_000  # the most candidates of a plan. The next plan has the others.
+NEXT_PLAN = "with the next plan, this one is full"  # the reason for leaving a candidate alone
 
-_SCANS_PER_SELECTIVE_SCAN = 8
-"""One scan in 8 is assumed to filter by the sort key. Only such scans gain by clustering."""
+_SCANS_PER_SELECTIVE_SCAN = 8  # one scan in 8 is assumed to filter by the sort key. Only such scans gain by clustering.
 
-Bound: TypeAlias = tuple[tuple[Any, ...], ...]
-"""Values of the sort key's first columns: bounds have the order of keys."""
+T = TypeVar("T")
+Bound: TypeAlias = tuple[tuple[Any, ...], ...]  # values of the sort key's first columns: bounds have the order of keys
 Range: TypeAlias = tuple[Bound, Bound]
 """Least and greatest sort key of a file, as far as statistics show. See ``_Planner._range``."""
 _BEFORE_ALL, _AFTER_ALL = (-1,), (1,)
-"""The last element of a bound: it sorts before, or after, all values of the next column, which are ``(0, value)``.
+"""The last element of a bound, so that files that share an end value alone do not overlap.
 
-A low bound ends with ``_AFTER_ALL``, and a high bound with ``_BEFORE_ALL``. Of files with the keys 5 to 7 and 7 to 9,
-the first ends at (7, before all), and the second begins at (7, after all): they touch, and do not overlap."""
+It sorts before, or after, all values of the next column, which are ``(0, value)``. A low bound is raised by
+``_AFTER_ALL``, and a high bound lowered by ``_BEFORE_ALL``: of files with the keys 5 to 7 and 7 to 9, the first ends at
+(7, before all), and the second begins at (7, after all)."""
 
 
-@dataclass(frozen=True)
-class CompactionOptions:
-    """Sizes and limits of a compaction.
+class CompactionOptions(Struct, frozen=True):
+    """Sizes and limits of a compaction."""
 
-    Args:
-        target_file_bytes: size of a full file; None for the table's property.
-        growth: the output of a merge must be at least this many times as large as its largest input file (or run).
-        deleted_share: a file is rewritten when more than this share of its rows is deleted by position.
-        group_bytes: about how much is rewritten at once, and lost when others change one of the files.
-        memory_bytes: Arrow size of the rows that are sorted at once. Peak memory is several times that.
-        directory: for rows that do not fit into memory; the system's temporary directory by default.
-        run_bytes: see ``WriteOptions``; less than there, because other data is in memory, and rows come sorted.
-        row_group_bytes: see ``WriteOptions``.
-        splice_bytes: row groups without deleted rows are copied as they are, where at least this many bytes of them
-            are adjacent in one file; 0: all rows are decoded and encoded again.
-    """
-
-    target_file_bytes: int | None = None
+    target_file_bytes: int | None = None  # size of a full file; None for the table's property
+    # the output of a merge must be at least this many times as large as its largest input file (or run)
     growth: int = 4
-    deleted_share: float = 0.5
-    group_bytes: int = 768 * MIB
-    memory_bytes: int = 24 * MIB
-    directory: str | None = None
+    deleted_share: float = 0.5  # a file is rewritten when more than this share of its rows is deleted by position
+    group_bytes: int = 768 * MIB  # about how much is rewritten at once, and lost when others change one of the files
+    memory_bytes: int = 24 * MIB  # Arrow size of the rows that are sorted at once. Peak memory is several times that.
+    directory: str | None = None  # for rows that do not fit into memory; the system's temporary directory by default
+    # see ``WriteOptions``; less than there, because other data is in memory, and rows come sorted
     run_bytes: int = 8 * MIB
-    row_group_bytes: int = ROW_GROUP_BYTES
+    row_group_bytes: int = ROW_GROUP_BYTES  # see ``WriteOptions``
+    # row groups without deleted rows are copied as they are, where at least this many bytes of them are adjacent in one
+    # file; 0: all rows are decoded and encoded again
     splice_bytes: int = 16 * MIB
+    repartition: bool = False  # full files with rows of several partitions are rewritten, too
+    recluster: bool = False  # all files of a table with ``cluster_by`` are rewritten, those of each partition together
 
 
-@dataclass(frozen=True)
-class PlannedGroup:
-    """Files that are rewritten together.
+class PlannedGroup(Struct, frozen=True):
+    """Files that are rewritten together."""
 
-    Args:
-        reason: why they are rewritten, for people.
-        inputs: the files, in the order in which they are read.
-        bytes_out: estimated size of the output; 0 when all rows are deleted, so that no file has to be read.
-        files_out: estimated number of files in the output.
-        deleted_bytes: estimated size of the deleted rows, which the output does not contain.
-        overlap: the most files that share a point in the range of the sort key; 1 if none overlap.
-    """
-
-    reason: str
-    inputs: tuple[DataFile, ...]
-    bytes_out: int
-    files_out: int
-    deleted_bytes: int
-    overlap: int = 1
+    reason: str  # why they are rewritten, for people
+    inputs: tuple[DataFile, ...]  # the files, in the order in which they are read
+    bytes_out: int  # estimated size of the output; 0 when all rows are deleted, so that no file has to be read
+    files_out: int  # estimated number of files in the output
+    deleted_bytes: int  # estimated size of the deleted rows, which the output does not contain
+    overlap: int = 1  # the most files that share a point in the range of the sort key; 1 if none overlap
 
     @property
     def bytes_in(self) -> int:
@@ -124,18 +110,14 @@ class PlannedGroup:
 
 @dataclass(frozen=True, repr=False)
 class CompactionPlan(FactSheet):
-    """The groups worth compacting, best first, and the reasons for leaving other files alone.
-
-    Args:
-        files, bytes: number and size of live files.
-        left: number of files that are left alone, by reason.
-    """
+    """The groups worth compacting, best first, and the reasons for leaving other files alone."""
 
     table: str
+    # files, bytes: number and size of live files
     files: int
     bytes: int
     groups: tuple[PlannedGroup, ...]
-    left: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)  # number of files that are left alone, by reason
 
     @property
     def bytes_in(self) -> int:
@@ -169,6 +151,11 @@ def plan_compaction(
     return _Planner(table, entry, target_file_bytes, options).plan(files, dead_uuids, erase_through)
 
 
+def is_clustered(entry: TableEntry) -> bool:
+    """Whether compaction sorts rows by z-order. A sort key that was set at the same time as ``cluster_by`` wins."""
+    return bool(clustered_columns(entry.properties)) and not entry.sort_key
+
+
 def small_below(target_file_bytes: int) -> int:
     """A file is merged with others if it has fewer live bytes than this."""
     return target_file_bytes // 2
@@ -178,15 +165,19 @@ class _Planner:
     def __init__(self, table: str, entry: TableEntry, target_file_bytes: int, options: CompactionOptions) -> None:
         self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
         self._left_alone: Counter[str] = Counter()
+        self._spec = PartitionSpec.of(entry)
 
     def plan(self, files: Iterable[DataFile], dead_uuids: Collection[str], erase_through: int) -> CompactionPlan:
-        hidden: list[DataFile] = []
+        all_deleted: list[DataFile] = []
         erased: list[DataFile] = []
-        from_folders: list[DataFile] = []
+        with_folder_values: list[DataFile] = []
         mostly_deleted: list[DataFile] = []
+        mixed: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
-        chosen: list[Sized] = [hidden, erased, from_folders, mostly_deleted, small, full]
+        scattered: list[DataFile] = []
+        chosen: list[Sized] = [all_deleted, erased, with_folder_values, mostly_deleted, mixed, small, full, scattered]
+        recluster = self._options.recluster and is_clustered(self._entry)
         count = size = 0
         is_published = TableSettings.of(self._entry).iceberg is not None
         for file in files:
@@ -194,13 +185,20 @@ class _Planner:
             if sum(map(len, chosen)) >= MOST_FILES:
                 self._left_alone[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead_uuids:
-                hidden.append(file)
+                all_deleted.append(file)
             elif 0 < file.erasing <= erase_through:  # it still holds rows of an erasure that is due
                 erased.append(file)
-            elif file.constants and is_published:
-                from_folders.append(file)
+            elif file.constants and is_published:  # Iceberg's readers do not know values of folders
+                with_folder_values.append(file)
+            elif recluster:
+                scattered.append(file)
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 mostly_deleted.append(file)
+            elif self._spec and self._partition(file) is None:
+                if self._options.repartition or file.live_bytes < small_below(self._target):
+                    mixed.append(file)
+                else:
+                    self._left_alone["full, with rows of several partitions"] += 1
             elif file.live_bytes < small_below(self._target):
                 small.append(file)
             elif not self._entry.sort_key:
@@ -209,33 +207,56 @@ class _Planner:
                 self._left_alone["full, with unknown bounds of the sort key"] += 1
             else:
                 full.append((range_, file))
-        groups = [PlannedGroup("all rows deleted", tuple(hidden), 0, 0, sum(f.size for f in hidden))] if hidden else []
+        groups: list[PlannedGroup] = []
+        if all_deleted:
+            groups.append(PlannedGroup("all rows deleted", tuple(all_deleted), 0, 0, sum(f.size for f in all_deleted)))
         others = self._groups_to_rewrite(mostly_deleted, small) + self._unclustered_groups(full)
+        others += [self._group("z-order", part) for part in self._by_partition(scattered, lambda file: file).values()]
+        others += [self._group("several partitions", part) for part in self._split(self._sort_files(mixed))]
         groups += [self._group("erased rows", part) for part in self._split(self._sort_files(erased))] if erased else []
-        parts = self._split(self._sort_files(from_folders)) if from_folders else []
+        parts = self._split(self._sort_files(with_folder_values)) if with_folder_values else []
         groups += [self._group("values only in names of folders", part) for part in parts]
         groups += sorted(others, key=lambda group: -group.benefit)
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left_alone))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        ascending = sorted(small, key=lambda file: file.live_bytes)
-        extra = sum(file.live_bytes for file in deleted)
-        merged = ascending[: _count_to_merge([file.live_bytes for file in ascending], self._options.growth, extra)]
-        if not deleted and len(merged) < 2:
-            merged = []
+        parts, with_deletes = (self._by_partition(some, lambda file: file) for some in (small, deleted))
+        merged = [each for key, files in parts.items() for each in self._merge(with_deletes.get(key, []), files)]
         if len(merged) < len(small):
             self._left_alone["small, but too few of like size"] += len(small) - len(merged)
         chosen = self._sort_files([*deleted, *merged])
         merged_paths = {file.path for file in merged}
         groups = []
         for part in self._split(chosen):
-            few = sum(file.path in merged_paths for file in part)
-            reason = "small files" if few == len(part) else "mostly deleted, small files" if few else "mostly deleted"
+            smalls = sum(file.path in merged_paths for file in part)
+            reason = (
+                "small files" if smalls == len(part) else "mostly deleted, small files" if smalls else "mostly deleted"
+            )
             groups.append(self._group(reason, part))
         return groups
 
+    def _merge(self, deleted: list[DataFile], small: list[DataFile]) -> list[DataFile]:
+        """The small files to rewrite together, and with mostly deleted ones."""
+        ascending = sorted(small, key=lambda file: file.live_bytes)
+        extra = sum(file.live_bytes for file in deleted)
+        merged = ascending[: _count_to_merge([file.live_bytes for file in ascending], self._options.growth, extra)]
+        return merged if deleted or len(merged) > 1 else []
+
+    def _partition(self, file: DataFile) -> Partition | None:
+        return self._spec.of_file(file) if self._spec else None
+
+    def _by_partition(self, items: Iterable[T], file_of: Callable[[T], DataFile]) -> dict[Partition | None, list[T]]:
+        parts: dict[Partition | None, list[T]] = {}
+        for item in items:
+            parts.setdefault(self._partition(file_of(item)), []).append(item)
+        return parts
+
     def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
         """Groups of full files that overlap in the sort key, a part of its range at a time."""
+        parts = self._by_partition(full, lambda item: item[1]).values()
+        return [group for part in parts for group in self._overlapping_groups(part)]
+
+    def _overlapping_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
         runs = _divide_into_runs(full)
         runs.sort(key=lambda run: sum(file.live_bytes for _, file in run))
         sizes = [sum(file.live_bytes for _, file in run) for run in runs]
@@ -256,7 +277,8 @@ class _Planner:
     def _group(self, reason: str, files: Sequence[DataFile], overlap: int = 1) -> PlannedGroup:
         out = sum(file.live_bytes for file in files)
         deleted = sum(file.size for file in files) - out
-        return PlannedGroup(reason, tuple(files), out, max(1, round(out / self._target)), deleted, overlap)
+        files_out = max(1, round(out / self._target), len(set(map(self._partition, files))))
+        return PlannedGroup(reason, tuple(files), out, files_out, deleted, overlap)
 
     def _split(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
         """Splits files into parts of about equal size, none much larger than ``group_bytes``."""
@@ -282,18 +304,20 @@ class _Planner:
     def _range(self, file: DataFile) -> Range | None:
         """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
 
-        Where statistics cannot tell whether two files overlap, their bounds make them only touch. Otherwise files with
-        many rows of one key, or long texts with the same beginning, would be sorted again and again.
+        Files count as overlapping only if statistics prove it. Otherwise files with many rows of one key, or long texts
+        with the same beginning, would be sorted again and again. Descending keys overlap where ascending ones do.
         """
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
-        for id_ in self._entry.sort_key:
-            column = column_bounds(file, self._entry.schema.by_id[id_])
-            if column.min is None or column.max is None:
+        for term in sort_terms(self._entry.sort_key):
+            field = self._entry.schema.by_id[term.id]
+            column = column_bounds(file, field)
+            if column.min is None or column.max is None or not term.transform.keeps_order:
                 break
-            one_value = column.min == column.max and column.nulls == 0 and not column.nans
-            low.append((0, column.min))
-            high.append((0, column.max if one_value else _round_down(column.max)))
+            least, greatest = (term.transform.value(end, field.arrow_type) for end in column[:2])
+            one_value = least == greatest and column.nulls == 0 and not column.nans
+            low.append((0, least))
+            high.append((0, greatest if one_value else _round_down(greatest)))
             if not one_value:
                 break
         return ((*low, _AFTER_ALL), (*high, _BEFORE_ALL)) if low else None

@@ -7,46 +7,51 @@ merged in the same way, with at most one batch of each run in memory.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.commit.head import Context
+from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction_plan import CompactionOptions
+from dolmen.format.properties import clustered_columns
+from dolmen.format.schema import Field
+from dolmen.maintenance.compact.clustering import ZOrder, sampled
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions, is_clustered
 from dolmen.maintenance.compact.splice import ReadUnit, Splicing
 from dolmen.maintenance.unresolved import UnresolvedDeletes
 from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, kept_rows, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
+from dolmen.rows.write.row_order import RowOrder
 from dolmen.rows.write.runs import WriteOptions, sort_columns
 
-_REQUESTS_AT_ONCE = 4
-"""Each reads up to 8 MB ahead, which bounds memory."""
+_REQUESTS_AT_ONCE = 4  # each reads up to 8 MB ahead, which bounds memory
 
-FAN_IN = 64
-"""The number of runs that are merged at once. One batch of each may be in memory."""
+FAN_IN = 64  # the number of runs that are merged at once. One batch of each may be in memory.
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
 """Values of the first columns of the sort key, at least one. No later row has a smaller key."""
 
 
-@dataclass(frozen=True)
-class TableVersion:
+class TableVersion(Struct, frozen=True):
     """A table in one version, with its deletes prepared."""
 
     name: str
@@ -61,6 +66,11 @@ class TableVersion:
         unresolved = UnresolvedDeletes(context, entry, tombstones_of(entry, context.segments))
         return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
 
+    @property
+    def spec(self) -> PartitionSpec | None:
+        """The partitions of the table; None if it has none."""
+        return PartitionSpec.of(self.entry)
+
     def dead_uuids(self) -> set[str]:
         """Uuids of files whose rows are certainly all hidden by tombstones."""
         if not self.unresolved.greatest_ts:
@@ -74,7 +84,9 @@ class TableVersion:
         if len(inputs) == 1:
             (file,) = inputs
             is_mostly_deleted = file.rows - file.live_rows > file.rows * options.deleted_share
-            return inputs if file.erasing or is_mostly_deleted or self.unresolved.hides_all_rows(file) else ()
+            is_worth_it = file.erasing or is_mostly_deleted or self.unresolved.hides_all_rows(file)
+            is_worth_it |= options.recluster and is_clustered(self.entry)
+            return inputs if is_worth_it or (self.spec and self.spec.of_file(file) is None) else ()
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
@@ -97,8 +109,7 @@ class TableVersion:
         return tuple(msgspec.structs.replace(file, row_ts=row_ts, applied_through=through) for file in written)
 
 
-@dataclass(frozen=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True):
     """The entries of the files that replace a group's files."""
 
     files: tuple[DataFile, ...]
@@ -127,17 +138,32 @@ class GroupRewriter:
 
     def rewrite(self, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
         """Writes the new files, without a commit. Raises AssertionError if they don't have all live rows."""
-        return _Rewriting(self, version, inputs).run()
+        parts = version.spec.divide(inputs) if version.spec else {None: inputs}
+        done = [_Rewriting(self, version, tuple(files), partition).run() for partition, files in parts.items()]
+        return Rewritten(
+            tuple(file for each in done for file in each.files),
+            sum(each.spilled_bytes for each in done),
+            sum(each.copied_bytes for each in done),
+        )
 
 
 class _Rewriting:
-    """One run of ``GroupRewriter.rewrite``."""
+    """One run of ``GroupRewriter.rewrite``, for files of one partition; or without partitions, or of several (None)."""
 
-    def __init__(self, rewriter: GroupRewriter, version: TableVersion, inputs: tuple[DataFile, ...]) -> None:
-        self._rewriter, self._version, self._inputs = rewriter, version, inputs
+    def __init__(
+        self,
+        rewriter: GroupRewriter,
+        version: TableVersion,
+        inputs: tuple[DataFile, ...],
+        partition: Partition | None = None,
+    ) -> None:
+        self._rewriter, self._version, self._inputs, self._partition = rewriter, version, inputs, partition
         self._row_ts, self._entry = version.commit_ts_of(inputs)
         self._options = write_options(rewriter.options, rewriter.target_file_bytes)
         self._spilled_bytes = self._copied_bytes = 0
+        names = clustered_columns(self._entry.properties) if is_clustered(self._entry) else ()
+        self._clustered = tuple(map(self._entry.schema.field, names))
+        self._z_order: ZOrder | None = None
 
     def run(self) -> Rewritten:
         rewriter, version, options = self._rewriter, self._version, self._options
@@ -147,9 +173,12 @@ class _Rewriting:
         )
         rows = LiveRows(reader, self._entry, version.unresolved)
         splicing = Splicing(rewriter.reading_context, version.name, self._entry, options, rewriter.options.splice_bytes)
-        candidates = splicing.candidates([plan.file for plan in plans])
+        spec, partition = version.spec, self._partition
+        copyable = () if spec and partition is None else [plan.file for plan in plans]  # a copy is not divided
+        candidates = set() if self._clustered else splicing.candidates(copyable)
         units = (rows.units_in_key_order if self._entry.sort_key else rows.units_in_file_order)(plans, candidates)
         output = splicing.parts(units) if candidates else None
+        self._z_order = self._sample(reader, units) if self._clustered else None
         store, runtime = rewriter.context.store, rewriter.context.runtime
         if output is None:
             batches = self._encode(rows, units)
@@ -164,21 +193,38 @@ class _Rewriting:
                 store, version.name, self._entry, parts, runtime, options, rewriter.object_name, rewriter.beat
             )
         self._check(rows, plans, sum(file.rows for file in written))
+        if spec and partition is not None:
+            written = [spec.record(file, partition) for file in written]
         files = version.complete_entries(written, self._row_ts)
         return Rewritten(files, self._spilled_bytes, self._copied_bytes)
 
     def _encode(self, rows: LiveRows, units: Sequence[ReadUnit]) -> Iterator[pa.RecordBatch]:
         """The rows of the units to encode again, in the order of the output."""
         read = rows.read_units(units)
-        for batch in self._sort_batches(read) if self._entry.sort_key else (batch for _, batch in read):
+        is_ordered = self._entry.sort_key or self._z_order
+        for batch in self._sort_batches(read) if is_ordered else (batch for _, batch in read):
             self._rewriter.beat()
             yield batch
 
+    def _sample(self, reader: PlanReader, units: Sequence[ReadUnit]) -> ZOrder:
+        """Reads the columns of the z-order, which a sample of their rows divides into parts."""
+        rows = LiveRows(reader, self._entry, self._version.unresolved, self._clustered)
+        batches = (batch for _, batch in self._send_heartbeats(rows.read_units(units)))
+        count = sum(file.rows for file in self._inputs)
+        return ZOrder(pa.Table.from_batches(sampled(batches, count), rows.schema))
+
     def _sort_batches(self, batches: Iterator[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        rewriter, options, schema = self._rewriter, self._rewriter.options, self._entry.schema
-        key = [schema.by_id[id_].name for id_ in self._entry.sort_key]
-        sorter = Sorter(rewriter.context.runtime, schema.arrow, key, options.memory_bytes, options.directory)
-        yield from sorter.sort(self._send_heartbeats(batches))
+        options, schema = self._rewriter.options, self._entry.schema.arrow
+        order = self._z_order or RowOrder(self._entry)
+        extended = schema
+        if isinstance(order, RowOrder) and order.is_plain:
+            names = [self._entry.schema.by_id[term.id].name for term in order.terms]
+        else:
+            batches = ((bound, order.extend(batch)) for bound, batch in batches)
+            names, extended = order.names, order.extend(pa.RecordBatch.from_pylist([], schema)).schema
+        sorter = Sorter(self._rewriter.context.runtime, extended, names, options.memory_bytes, options.directory)
+        for batch in sorter.sort(self._send_heartbeats(batches)):
+            yield pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
         self._spilled_bytes += sorter.spilled_bytes
 
     def _send_heartbeats(
@@ -206,15 +252,23 @@ class _Rewriting:
 
 
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
-    return WriteOptions(target_file_bytes, run_bytes=options.run_bytes, row_group_bytes=options.row_group_bytes)
+    return WriteOptions(
+        target_file_bytes,
+        run_bytes=options.run_bytes,
+        row_group_bytes=options.row_group_bytes,
+        partition_files=sys.maxsize,
+    )
 
 
 class LiveRows:
-    """Streams the rows of files that no vector and no tombstone of a snapshot hides, in the table's columns."""
+    """Streams the rows of files that no vector and no tombstone of a snapshot hides, in some columns or all."""
 
-    def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: UnresolvedDeletes) -> None:
+    def __init__(
+        self, reader: PlanReader, entry: TableEntry, unresolved: UnresolvedDeletes, fields: tuple[Field, ...] = ()
+    ) -> None:
         self._reader, self._entry, self._unresolved = reader, entry, unresolved
-        self._fields = entry.schema.fields
+        self._fields = fields or entry.schema.fields
+        self.schema = msgspec.structs.replace(entry.schema, fields=self._fields).arrow
         self._ids = frozenset(field.id for field in self._fields)
         self.physical = self.hidden = 0
         """Number of rows in all row groups so far, and the number of deleted rows among them."""
@@ -223,13 +277,14 @@ class LiveRows:
         """Small files, and row groups of larger or opened ones, in the order of the sort key by statistics."""
         large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened_paths]
         small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened_paths]
-        key = self._entry.schema.by_id[self._entry.sort_key[0]]
+        order = RowOrder(self._entry)
+        key = order.first
         units = [
-            ReadUnit.of(group, group.file.footer.bounds(group.index, key, None), key)
+            ReadUnit.of(group, group.file.footer.bounds(group.index, key, None), order)
             for file in self._reader.open_files(large)
             for group in self._groups(file)
         ]
-        units += [ReadUnit.of(plan, column_bounds(plan.file, key), key) for plan in small]
+        units += [ReadUnit.of(plan, column_bounds(plan.file, key), order) for plan in small]
         return sorted(units, key=lambda unit: unit.rank)
 
     def units_in_file_order(self, files: Sequence[FilePlan], opened_paths: Collection[str]) -> list[ReadUnit]:
@@ -267,11 +322,11 @@ class LiveRows:
         keep = live_mask(group, columns.read(group.tested_ids))
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]
-        return kept_rows(output, keep, self._entry.schema.arrow), group.rows
+        return kept_rows(output, keep, self.schema), group.rows
 
 
 class Sorter:
-    """Sorts rows by a sort key: ascending, NaN after other values, NULLs last.
+    """Sorts rows by key columns: ascending, NaN after other values, NULLs last.
 
     Args:
         most_bytes: Arrow size of the rows that are sorted at once; about three times as much is in memory.
@@ -357,7 +412,7 @@ class Sorter:
         """Sorts the rows of all batches. Empties the list, so that memory is freed while sorting."""
         columns = pa.Table.from_batches(batches, self._schema).columns
         batches.clear()
-        sort_columns(columns, self._schema, self._key)
+        sort_columns(columns, [columns[self._schema.get_field_index(name)] for name in self._key])
         return pa.table(columns, self._schema)
 
     def _count_ready(self, rows: pa.Table | pa.RecordBatch, bound: Bound) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.commit.head import Context
 from dolmen.entries.segments.row_bounds import column_bounds
@@ -23,13 +23,15 @@ from dolmen.format.chunk_locations import SpliceSource
 from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import has_index, key_filter_bits
+from dolmen.format.properties import compression, has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
-from dolmen.format.types import to_scalar
+from dolmen.format.sort_order import sort_ids
+from dolmen.format.types import to_plain
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_footer, written_metadata
-from dolmen.rows.write.encodings import WRITTEN_CODECS, leaves
+from dolmen.rows.write.encodings import leaves
+from dolmen.rows.write.row_order import RowOrder
 from dolmen.rows.write.runs import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
@@ -55,7 +57,7 @@ class SpliceJudge:
         self._leaves = leaves(entry.schema.arrow)
         self._columns = [entry.schema.by_id[id_] for id_ in statistics_columns(entry)]
         self._columns += [field for field in entry.schema.fields if field.id == COMMIT_TS_ID]
-        self._filter_bits = key_filter_bits(entry)
+        self._filter_bits, self._codecs = key_filter_bits(entry), compression(entry).chunk_codecs
         self._filtered = {
             entry.schema.by_id[id_].name
             for id_ in entry.primary_key
@@ -74,7 +76,7 @@ class SpliceJudge:
         size = sum(chunk.total_compressed_size for chunk in chunks)
         if (
             tuple(row_group.sorting_columns) != self._order
-            or any(chunk.compression not in WRITTEN_CODECS for chunk in chunks)
+            or any(chunk.compression not in self._codecs for chunk in chunks)
             or not self._is_large(row_group, chunks, size)
             or not self._has_filters(group, chunks)
         ):
@@ -171,8 +173,7 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
     return Extent(bounds.min, bounds.max, bounds.nulls, 0)
 
 
-@dataclass(frozen=True)
-class ReadUnit:
+class ReadUnit(Struct, frozen=True):
     """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open file.
 
     ``rank`` orders units by their least key, unknown ones first. ``bound`` is at most that key; None if unknown.
@@ -183,10 +184,11 @@ class ReadUnit:
     part: FilePlan | RowGroup
 
     @classmethod
-    def of(cls, part: FilePlan | RowGroup, bounds: Bounds, key: Field) -> ReadUnit:
-        if bounds.min is None:
+    def of(cls, part: FilePlan | RowGroup, bounds: Bounds, order: RowOrder) -> ReadUnit:
+        least = order.least(bounds)
+        if least is None:
             return cls((0,), None, part)
-        return cls((1, bounds.min), (to_scalar(bounds.min, key.arrow_type),), part)
+        return cls((1, *(to_plain(pa.array([key], key.type))[0] for key in least)), least, part)
 
 
 OutputParts: TypeAlias = list[CopiedGroups | list[ReadUnit]]
@@ -198,8 +200,7 @@ _BEFORE, _VALUE, _LAST, _AFTER = (-1,), 0, (1,), (2,)
 """Parts of keys: less than all values, the kind of a value, NaN or NULL, greater than all."""
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """A unit with its approximate live bytes, and its row group if it can be copied."""
 
     unit: ReadUnit
@@ -231,9 +232,10 @@ class Splicing:
     def candidates(self, files: Sequence[DataFile]) -> set[str]:
         """Paths of the files whose row groups may be copied, as far as their entries show.
 
-        Tables with an index have none, because their row groups are small.
+        Tables with an index have none, because their row groups are small; nor have those with a sort key of other
+        terms than columns in ascending order.
         """
-        least = 0 if has_index(self._entry) else self._splice_bytes
+        least = 0 if has_index(self._entry) or not RowOrder(self._entry).is_plain else self._splice_bytes
         stored = COMMIT_TS_ID in self._entry.schema.by_id
         return {
             file.path
@@ -313,11 +315,11 @@ class Splicing:
                 pieces[index] = _Piece(pieces[index].unit, None, pieces[index].size)
 
     def _range(self, unit: ReadUnit) -> tuple[_Key, _Key] | None:
-        part, by_id = unit.part, self._entry.schema.by_id
+        part, by_id, key = unit.part, self._entry.schema.by_id, sort_ids(self._entry.sort_key)
         if isinstance(part, RowGroup):
-            bounds = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]
+            bounds = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in key]
             return _key_range(bounds, part.rows)
-        return _key_range([column_bounds(part.file, by_id[id_]) for id_ in self._entry.sort_key], part.file.rows)
+        return _key_range([column_bounds(part.file, by_id[id_]) for id_ in key], part.file.rows)
 
     def _fetch(self, file: OpenFile) -> tuple[OpenFile, SpliceSource | None]:
         """Fetches the bytes after a file's column chunks. None if its row groups cannot be copied."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
@@ -31,8 +31,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import ErasedFile, ErasedFrom, Receipt, receipt_key
 from dolmen.store.base import ObjectStore, Stored
 
-_SPARE_US = 3 * DAY_US
-"""Time for rounds that are late, or fail."""
+_SPARE_US = 3 * DAY_US  # time for rounds that are late, or fail
 
 
 def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
@@ -64,33 +63,21 @@ def last_due_ts(context: Context, manifest: Manifest) -> int:
     return max((each.ts for each in listed if rewrite_due_at(each, settings) <= now_us), default=0)
 
 
-MOST_FORGOTTEN = 1_000
-"""The most erasures that leave the list with one commit, which writes all their receipts first."""
+MOST_FORGOTTEN = 1_000  # the most erasures that leave the list with one commit, which writes all their receipts first
 
 
-@dataclass(frozen=True)
-class ErasureWork:
-    """The work of a collection for erasures.
+class ErasureWork(Struct, frozen=True):
+    """The work of a collection for erasures."""
 
-    Args:
-        listed: the listed erasures, oldest first.
-        must_note: whether the files of more erasures are rewritten than ``Manifest.rewritten`` records.
-        expire_before: all versions before this one expire, whatever other settings say; 0 if none must.
-        tags: names of tags of these versions.
-        leaving: the erasures that leave the list; their receipts are written first.
-        stale_sections: keys of segments with entries of idle tables, and with an obsolete entry that may name files
-            with erased rows.
-        late_drops_us: how long an erasure applies to late drops.
-    """
-
-    listed: tuple[Erasure, ...] = ()
-    must_note: bool = False
-    expire_before: int = 0
-    tags: tuple[str, ...] = ()
-    leaving: tuple[Erasure, ...] = ()
+    listed: tuple[Erasure, ...] = ()  # the listed erasures, oldest first
+    must_note: bool = False  # whether the files of more erasures are rewritten than ``Manifest.rewritten`` records
+    expire_before: int = 0  # all versions before this one expire, whatever other settings say; 0 if none must
+    tags: tuple[str, ...] = ()  # names of tags of these versions
+    leaving: tuple[Erasure, ...] = ()  # the erasures that leave the list; their receipts are written first
+    # keys of segments with entries of idle tables, and with an obsolete entry that may name files with erased rows
     stale_sections: frozenset[str] = frozenset()
     now_us: int = 0
-    late_drops_us: int = 0
+    late_drops_us: int = 0  # how long an erasure applies to late drops
 
     def needs_fence(self, horizon: int) -> bool:
         """Whether this work needs the commit that moves the fence."""

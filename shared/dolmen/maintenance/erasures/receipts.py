@@ -99,24 +99,17 @@ def _sum_up(infos: Iterable[ObjectInfo]) -> Remains:
 
 @dataclass
 class ReceiptFinisher:
-    """Writes the receipts that may say "gone" now.
-
-    Args:
-        freed: all objects released up to this version are deleted.
-        swept: orphans last modified before this time are deleted.
-        kept: finds the objects that readable versions need.
-        outside: URLs outside the database; the receipts count their objects.
-    """
+    """Writes the receipts that may say "gone" now."""
 
     context: Context
     manifest: Manifest
     intents: dict[str, ListedIntent]
     now_us: int
-    freed: int
-    swept: int
+    freed: int  # all objects released up to this version are deleted
+    swept: int  # orphans last modified before this time are deleted
     deadline: Callable[[], bool]
-    kept: Callable[[], KeySet]
-    outside: Sequence[str] = ()
+    kept: Callable[[], KeySet]  # finds the objects that readable versions need
+    outside: Sequence[str] = ()  # URLs outside the database; the receipts count their objects
 
     def __post_init__(self) -> None:
         self._noncurrent: Remains | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.units import count_text, utc
 from dolmen.commit.head import Context
@@ -32,20 +33,14 @@ from dolmen.rows.scan.plan import FactSheet
 
 @dataclass(frozen=True, repr=False)
 class ErasureStatus(FactSheet):
-    """How far an erasure has come.
+    """How far an erasure has come."""
 
-    Args:
-        receipt: its receipt; one made from the manifest if there is none yet.
-        state: ``hidden``: no version shows its rows. ``rewritten``: no file of the newest version holds them.
-            ``gone``: no object of the database does.
-        next_step: what comes next, in words; "" if nothing does.
-        next_at: when that happens at the latest, in microseconds; 0 if it depends on other things.
-    """
-
-    receipt: Receipt
+    receipt: Receipt  # its receipt; one made from the manifest if there is none yet
+    # ``hidden``: no version shows its rows. ``rewritten``: no file of the newest version holds them. ``gone``: no
+    # object of the database does.
     state: State
-    next_step: str = ""
-    next_at: int = 0
+    next_step: str = ""  # what comes next, in words; "" if nothing does
+    next_at: int = 0  # when that happens at the latest, in microseconds; 0 if it depends on other things
 
     @property
     def id(self) -> str:
@@ -254,25 +249,17 @@ def _check_pending(context: Context, manifest: Manifest, status: ErasureStatus) 
         yield f"version {manifest.version:,} may hold its rows"
 
 
-_DANGER_PART = 16
-"""An erasure is in danger when less than 1/_DANGER_PART of its time is left."""
+_DANGER_PART = 16  # an erasure is in danger when less than 1/_DANGER_PART of its time is left
 
 
-@dataclass(frozen=True)
-class ErasureFigures:
-    """Figures of the erasures of a version.
+class ErasureFigures(Struct, frozen=True):
+    """Figures of the erasures of a version."""
 
-    Args:
-        pending: number of erasures whose rows some object may still hold.
-        oldest_age_us: microseconds since the oldest of them was requested; 0 if there is none.
-        deadline_us: microseconds until the first of them is due, below 0 if that is past; None if there is none.
-        in_danger: number of erasures with hardly any time left.
-    """
-
-    pending: int = 0
-    oldest_age_us: int = 0
+    pending: int = 0  # number of erasures whose rows some object may still hold
+    oldest_age_us: int = 0  # microseconds since the oldest of them was requested; 0 if there is none
+    # microseconds until the first of them is due, below 0 if that is past; None if there is none
     deadline_us: int | None = None
-    in_danger: int = 0
+    in_danger: int = 0  # number of erasures with hardly any time left
 
 
 def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> ErasureFigures:

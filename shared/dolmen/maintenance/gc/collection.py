@@ -13,9 +13,11 @@ any point the next run continues. Its words:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from html import escape
+from dataclasses import KW_ONLY, dataclass, field
 
+from msgspec import Struct
+
+from dolmen.base.records import replace
 from dolmen.base.runtime import FENCE, attempts, cached_property, never
 from dolmen.base.units import count_text
 from dolmen.commit.draft import Statement
@@ -43,6 +45,7 @@ from dolmen.maintenance.gc.sweep import (
     list_intents,
     sweep_cutoff,
 )
+from dolmen.rows.scan.plan import FactSheet
 
 OPERATION = "gc"
 """The operation of collection's commits in the history. Only commits of other operations are a reason to collect."""
@@ -58,37 +61,28 @@ REASONS: dict[str, str] = {
 """Reasons for deleting objects, in words."""
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The result of one collection.
+@dataclass(frozen=True, repr=False)
+class Collected(FactSheet):
+    """The result of one collection."""
 
-    Args:
-        version: the newest version at its end.
-        horizon: the oldest version that can be read now.
-        versions_expired: number of versions that expired; their objects are deleted once ``reader_grace`` is over.
-        deleted: objects and bytes by reason (``REASONS``). Objects that versions released are not measured; their bytes
-            count as 0.
-        revoked: txids of jobs that counted as dead.
-        waiting: orphans that are too young to delete, including uploads of running commits; None if none were listed.
-        errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
-            run tries them again.
-        erasures: figures of the erasures whose rows are not gone yet.
-        erasures_gone: number of erasures whose receipts were completed: no object holds their rows any more.
-        finished: False if the deadline stopped it before its work was done.
-        dry_run: True if nothing was deleted: the figures say what a run would delete.
-    """
-
-    version: int
-    horizon: int
+    version: int  # the newest version at its end
+    horizon: int  # the oldest version that can be read now
+    # number of versions that expired; their objects are deleted once ``reader_grace`` is over
     versions_expired: int = 0
+    # objects and bytes by reason (``REASONS``). Objects that versions released are not measured; their bytes count as
+    # 0.
     deleted: Mapping[str, Amount] = field(default_factory=dict)
-    revoked: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()  # txids of jobs that counted as dead
+    # orphans that are too young to delete, including uploads of running commits; None if none were listed
     waiting: Amount | None = None
+    # reasons by key of objects that could not be deleted, or of receipts that could not be written; the next run tries
+    # them again
     errors: Mapping[str, str] = field(default_factory=dict)
+    # figures of the erasures whose rows are not gone yet
     erasures: ErasureFigures = field(default_factory=ErasureFigures)
-    erasures_gone: int = 0
-    finished: bool = True
-    dry_run: bool = False
+    erasures_gone: int = 0  # number of erasures whose receipts were completed: no object holds their rows any more
+    finished: bool = True  # False if the deadline stopped it before its work was done
+    dry_run: bool = False  # True if nothing was deleted: the figures say what a run would delete
 
     @property
     def objects(self) -> int:
@@ -98,11 +92,12 @@ class Collected:
     def bytes(self) -> int:
         return sum(amount.bytes for amount in self.deleted.values())
 
-    @property
     def facts(self) -> list[tuple[str, str]]:
         waiting, first_error = self.waiting, min(self.errors, default="")
+        least = f", at least {self.bytes:,} bytes" if self.bytes else ""
         deleted = [(words, self.deleted.get(reason)) for reason, words in REASONS.items()]
         lines = [
+            ("would delete" if self.dry_run else "deleted", count_text(self.objects, "object") + least),
             ("oldest version kept", f"{max(self.horizon, 1):,}" if self.version else ""),
             ("versions expired", _number(self.versions_expired)),
             *((words, _amount_text(amount) if amount else "") for words, amount in deleted),
@@ -116,17 +111,6 @@ class Collected:
             ("finished", "" if self.finished else "no: the next run goes on"),
         ]
         return [(name, value) for name, value in lines if value]
-
-    def _summary(self) -> str:
-        return f"{'would delete' if self.dry_run else 'deleted'} {count_text(self.objects, 'object')}"
-
-    def __repr__(self) -> str:
-        facts = "".join(f", {name} {value}" for name, value in self.facts)
-        return f"<Collected: {self._summary()}{facts}>"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self.facts)
-        return f"<div><b>{self._summary()}</b><table>{rows}</table></div>"
 
 
 def _number(count: int) -> str:
@@ -214,32 +198,20 @@ def _move_fence(
     raise conflict
 
 
-@dataclass(frozen=True)
-class CollectionPlan:
-    """The plan of a collection.
+class CollectionPlan(Struct, frozen=True):
+    """The plan of a collection."""
 
-    Args:
-        now_us: the server's clock.
-        horizon_before: the oldest version that could be read before.
-        horizon, orphan_cutoff: those after the commit that moves the fence.
-        revoke: txids of dead jobs, which that commit revokes.
-        applied_before: that commit forgets the ids of requests that were applied before this time.
-        needs_commit: whether that commit is needed.
-        has_to_sweep: whether there may be orphans that are old enough to delete.
-        erasures: the next steps of erasures.
-        intents: the intents of all jobs, by txid.
-    """
-
-    now_us: int
-    horizon_before: int
+    now_us: int  # the server's clock
+    horizon_before: int  # the oldest version that could be read before
+    # horizon, orphan_cutoff: those after the commit that moves the fence
     horizon: int
     orphan_cutoff: int
-    revoke: tuple[str, ...]
-    applied_before: int
-    needs_commit: bool
-    has_to_sweep: bool
-    erasures: ErasureWork
-    intents: dict[str, ListedIntent]
+    revoke: tuple[str, ...]  # txids of dead jobs, which that commit revokes
+    applied_before: int  # that commit forgets the ids of requests that were applied before this time
+    needs_commit: bool  # whether that commit is needed
+    has_to_sweep: bool  # whether there may be orphans that are old enough to delete
+    erasures: ErasureWork  # the next steps of erasures
+    intents: dict[str, ListedIntent]  # the intents of all jobs, by txid
 
 
 def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
@@ -335,7 +307,7 @@ class _Collection:
     full: bool
 
     def __post_init__(self) -> None:
-        self._deleter = ObjectDeleter(self.context.store, dry_run=self.dry_run)
+        self._deleter = ObjectDeleter(self.context.store, self.context.cache, dry_run=self.dry_run)
         self._now_us = max(self.plan.now_us, self.manifest.created_at)
         self._last_deletable = last_deletable_version(self.manifest, self.settings, self._now_us)
         self._freed, self._swept, self._released_all = self.manifest.freed, self.manifest.swept, False

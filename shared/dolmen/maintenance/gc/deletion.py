@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
+from msgspec import Struct
+
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS, is_adopted, parse_manifest_key
@@ -20,13 +22,12 @@ from dolmen.maintenance.gc.mark import (
     tree_segments,
 )
 from dolmen.store.base import ObjectInfo, ObjectStore
+from dolmen.store.cache import ObjectCache
 
-BATCH = 1000
-"""The number of objects that are deleted at once. A run may stop between two batches."""
+BATCH = 1000  # the number of objects that are deleted at once. A run may stop between two batches.
 
 
-@dataclass(frozen=True)
-class Amount:
+class Amount(Struct, frozen=True):
     """A number of objects, and their size as far as it is known."""
 
     objects: int = 0
@@ -37,10 +38,10 @@ class Amount:
 
 
 class ObjectDeleter:
-    """Deletes objects, or only counts them in a dry run. It never deletes adopted files."""
+    """Deletes objects, also from the cache, or only counts them in a dry run. It never deletes adopted files."""
 
-    def __init__(self, store: ObjectStore, *, dry_run: bool = False) -> None:
-        self._store, self._dry_run = store, dry_run
+    def __init__(self, store: ObjectStore, cache: ObjectCache | None = None, *, dry_run: bool = False) -> None:
+        self._store, self._cache, self._dry_run = store, cache, dry_run
         self.deleted: dict[str, Amount] = {}
         self.errors: dict[str, str] = {}
 
@@ -52,10 +53,13 @@ class ObjectDeleter:
         failed: set[str] = set()
         for start in range(0, len(keys), BATCH):
             if not self._dry_run:
-                for outcome in self._store.delete(keys[start : start + BATCH]):
+                batch = keys[start : start + BATCH]
+                for outcome in self._store.delete(batch):
                     if outcome.error is not None:
                         failed.add(outcome.key)
                         self.errors[outcome.key] = outcome.error
+                if self._cache:
+                    self._cache.remove_objects(batch)
         size = sum(size for key, size in zip(keys, sizes, strict=False) if key not in failed)
         done = Amount(len(keys) - len(failed), size)
         if done.objects:

@@ -21,7 +21,7 @@ from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
-from dolmen.format.layout import SEGMENTS
+from dolmen.format.layout import SEGMENTS, build_decoders
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry, references
 from dolmen.rows.scan.data_objects import cut_by_size
 
@@ -169,15 +169,6 @@ def _ignore_missing() -> Iterator[None]:
             raise
 
 
-def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
-    """Keys of the manifest of an expired version that a tag keeps, and of all objects that the version needs.
-
-    Raises CorruptionError if the manifest is damaged or missing, for example because the tag was dropped meanwhile.
-    """
-    yield key
-    yield from needed_keys(reader.manifest(key), reader)
-
-
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of a manifest that was released with a tag, and of all objects that its version needs.
 
@@ -211,21 +202,17 @@ def _released_keys(entry: Released, reader: SegmentReader) -> Iterator[str]:
         yield from manifest_keys(key, reader)
 
 
-PART_ENTRIES = 200_000
-"""The most entries of one part, unless it is one segment, which is never divided."""
+PART_ENTRIES = 200_000  # the most entries of one part, unless it is one segment, which is never divided
 
 PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests", "tagged"]
 
 
 class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Segments or manifests that one process reads to find objects to keep.
+    """Segments or manifests that one process reads to find objects to keep."""
 
-    Args:
-        kind: what is read: a table's live ``files`` or its ``tombstones``; the database's ``erasures``; the lists of
-            objects that commits ``released``; ``trees``, with all that they name; ``manifests`` of dropped tags, or of
-            present tags (``tagged``), with all that their versions need. Only those of present tags must exist.
-    """
-
+    # what is read: a table's live ``files`` or its ``tombstones``; the database's ``erasures``; the lists of objects
+    # that commits ``released``; ``trees``, with all that they name; ``manifests`` of dropped tags, or of present tags
+    # (``tagged``), with all that their versions need. Only those of present tags must exist.
     kind: PartKind
     segments: tuple[Segment, ...]
     table: str = ""
@@ -234,6 +221,9 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def entries(self) -> int:
         return sum(segment.count for segment in self.segments)
+
+
+build_decoders(MarkPart)
 
 
 def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[list[str], list[MarkPart]]:
@@ -285,7 +275,9 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
                 yield from manifest_keys(key, reader)
         case "tagged":
             for key in part.manifests:
-                yield from tagged_keys(key, reader)
+                # Raises CorruptionError if the manifest is missing: the tag may have been dropped meanwhile.
+                yield key
+                yield from needed_keys(reader.manifest(key), reader)
 
 
 def _group_segments(kind: PartKind, segments: Sequence[Segment], table: str = "") -> Iterator[MarkPart]:

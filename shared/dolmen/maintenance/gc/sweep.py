@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from heapq import merge
 from itertools import chain, islice
 
+from msgspec import Struct
+
 from dolmen.base.units import HOUR_US, SECOND_US
 from dolmen.commit.head import Head
 from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
@@ -116,8 +118,7 @@ def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool
     return any(info.last_modified_us < before_us for info in _lost_manifests(head, manifest, since_us))
 
 
-@dataclass(frozen=True)
-class SweepProgress:
+class SweepProgress(Struct, frozen=True):
     """The progress of a sweep: orphans before ``swept`` (µs) are deleted; ``waiting`` counts those still too young."""
 
     swept: int

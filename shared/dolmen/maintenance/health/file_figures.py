@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles
@@ -24,6 +24,7 @@ from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
+from dolmen.format.sort_order import sort_ids
 from dolmen.format.types import to_array
 from dolmen.maintenance.compact.compaction_plan import small_below
 from dolmen.maintenance.debt import FileSums, Numbers
@@ -32,8 +33,7 @@ from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasu
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
 from dolmen.predicate.ast import Predicate
 
-MOST_PARTS = 120
-"""The most parts into which the range is divided."""
+MOST_PARTS = 120  # the most parts into which the range is divided
 
 MOST_BOUNDS_BYTES = 96 * MIB
 """Bounds are not ranked if they take more memory: four million files of integers, or a million of texts."""
@@ -127,8 +127,7 @@ _MOST_EXPONENTS = 64
 _FILE_NS, _ROW_NS = 400_000, 20
 """Approximate time of a scan for a file in a directory, and for a row with few columns. A bucket takes longer."""
 
-_TEST_NS = 5_000
-"""Approximate time of one more delete by predicate for each file, however few rows it has."""
+_TEST_NS = 5_000  # approximate time of one more delete by predicate for each file, however few rows it has
 
 Mask = npt.NDArray[np.bool_]
 
@@ -151,7 +150,7 @@ class FilesSurvey:
     ) -> FilesSurvey:
         """Surveys a table's files from its whole entry: one request for each segment that is not cached."""
         newest = max((tombstone.ts for tombstone in tombstones), default=0)
-        sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
+        sorted_by = entry.schema.by_id[sort_ids(entry.sort_key)[0]] if entry.sort_key else None
         bounds = BoundsCollector(sorted_by) if sorted_by is not None else None
         survey = cls(FileSums(target_bytes, newest), TombstoneJudge(tombstones, entry.schema), bounds)
         for each in LiveFiles.of(entry, reader).live_segments():
@@ -227,8 +226,7 @@ class FilesSurvey:
         )
 
 
-MOST_ERASURES = 20
-"""The most erasures that are listed: each costs a request for its receipt."""
+MOST_ERASURES = 20  # the most erasures that are listed: each costs a request for its receipt
 
 
 def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:

@@ -24,15 +24,11 @@ class Concern:
 
 @dataclass(frozen=True)
 class FileSizes:
-    """The sizes of a table's data files.
+    """The sizes of a table's data files."""
 
-    Args:
-        counts: number of files by exponent ``e``: of at least 2**e bytes, and less than 2**(e + 1).
-        small_files, small_bytes: number and size of the files below ``small_below_bytes``, without their deleted rows.
-    """
-
-    counts: dict[int, int]
+    counts: dict[int, int]  # number of files by exponent ``e``: of at least 2**e bytes, and less than 2**(e + 1)
     small_below_bytes: int
+    # small_files, small_bytes: number and size of the files below ``small_below_bytes``, without their deleted rows
     small_files: int
     small_bytes: int
 
@@ -42,106 +38,77 @@ class SortOverlap:
     """How many files share each point in the range of the sort key, by rank: it shows no bound.
 
     The points are the distinct bounds of files in ascending order, and the gaps between neighbours.
-
-    Args:
-        column: name of the sort key's first column, whose bounds these are.
-        files: number of files with known bounds.
-        unknown: number of files without known bounds, which every filter on the column reads.
-        deepest: the most files that share a point.
-        mean: the mean number of files over all points.
-        depths: (mean, greatest) of consecutive parts of the range; at most ``MOST_PARTS``. Empty if not computed.
     """
 
-    column: str
-    files: int
-    unknown: int
-    deepest: int
-    mean: float
+    column: str  # name of the sort key's first column, whose bounds these are
+    files: int  # number of files with known bounds
+    unknown: int  # number of files without known bounds, which every filter on the column reads
+    deepest: int  # the most files that share a point
+    mean: float  # the mean number of files over all points
+    # (mean, greatest) of consecutive parts of the range; at most ``MOST_PARTS``. Empty if not computed.
     depths: tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True)
 class DeleteCost:
-    """The cost of a table's unresolved deletes for a scan of the whole table.
-
-    Args:
-        files, rows: files and rows that a scan compares with the deletes.
-        objects, bytes: objects that a scan fetches for deletes whose record is not in the manifest, and their size.
-        slowdown: estimated time of a scan of the whole table, as a multiple of the time without these deletes. It
-            depends on the number of files, and on the number and kind of the deletes that may hide rows of each.
-    """
+    """The cost of a table's unresolved deletes for a scan of the whole table."""
 
     deletes: int
     oldest_age_us: int
+    # files, rows: files and rows that a scan compares with the deletes
     files: int
     rows: int
+    # objects, bytes: objects that a scan fetches for deletes whose record is not in the manifest, and their size
     objects: int
     bytes: int
+    # estimated time of a scan of the whole table, as a multiple of the time without these deletes. It depends on the
+    # number of files, and on the number and kind of the deletes that may hide rows of each.
     slowdown: float = 1.0
 
 
 @dataclass(frozen=True)
 class PlannedWork:
-    """Work that the next round of maintenance, or the next collection, finds to do.
+    """Work that the next round of maintenance, or the next collection, finds to do."""
 
-    Args:
-        step: expire, resolve, compact, index, publish or gc.
-        table: the table's name; None for the whole database.
-        what, command: the work in words, and the command that does it now.
-        due_at: the time from which on it can be done; 0 if it is due.
-    """
-
-    step: str
-    table: str | None
+    step: str  # expire, resolve, compact, index, publish or gc
+    table: str | None  # the table's name; None for the whole database
+    # what, command: the work in words, and the command that does it now
     what: str
     command: str
-    due_at: int = 0
+    due_at: int = 0  # the time from which on it can be done; 0 if it is due
 
 
 @dataclass(frozen=True)
 class PastWork:
-    """A commit in the recent history.
+    """A commit in the recent history."""
 
-    Args:
-        version, at: the version that it made, and its time by the store's clock, in microseconds.
-        done: its changes in words: tables and columns, never values.
-        requests: ids of the requests that it applied: the first few.
-    """
-
+    # version, at: the version that it made, and its time by the store's clock, in microseconds
     version: int
     at: int
     operation: str
-    done: str
+    done: str  # its changes in words: tables and columns, never values
     rows_added: int
     files_added: int
     files_removed: int
     message: str
-    requests: tuple[str, ...]
+    requests: tuple[str, ...]  # ids of the requests that it applied: the first few
     upkeep: bool
 
 
 @dataclass(frozen=True)
 class TableHealth:
-    """The health of one table.
-
-    Args:
-        debt: the work that it needs; its figures of files, rows and small files are exact.
-        overlap: the overlap of its files; None for a table without a sort key, or without files.
-        deletes: what its unresolved deletes cost; None if it has none.
-        publishes: whether maintenance publishes it as Iceberg.
-        indexed: whether it has the setting ``index``, for an index of its primary key.
-    """
+    """The health of one table."""
 
     name: str
-    debt: TableDebt
+    debt: TableDebt  # the work that it needs; its figures of files, rows and small files are exact
     primary_key: tuple[str, ...]
     sort_key: tuple[str, ...]
     columns: int
     sizes: FileSizes
-    overlap: SortOverlap | None
-    deletes: DeleteCost | None
-    publishes: bool
-    indexed: bool
+    overlap: SortOverlap | None  # the overlap of its files; None for a table without a sort key, or without files
+    deletes: DeleteCost | None  # what its unresolved deletes cost; None if it has none
+    publishes: bool  # whether maintenance publishes it as Iceberg
+    indexed: bool  # whether it has the setting ``index``, for an index of its primary key
     expires: bool
 
 
@@ -167,85 +134,63 @@ class KeptCursor:
 
 @dataclass(frozen=True)
 class KeptVersions:
-    """The versions that can be read.
+    """The versions that can be read."""
 
-    Args:
-        newest: the newest version; 0 if nothing was ever committed.
-        oldest, oldest_at: the oldest version that has not expired, and its time; 0 if the manifest lacks the time.
-        tags, cursors: tags of users, and cursors, by version.
-        pins: number of versions that are kept because they are published as Iceberg.
-        tags_left_out, cursors_left_out: number of further ones.
-    """
-
-    newest: int
+    newest: int  # the newest version; 0 if nothing was ever committed
+    # oldest, oldest_at: the oldest version that has not expired, and its time; 0 if the manifest lacks the time
     oldest: int
     oldest_at: int
     retention_us: int
     keep_versions: int
+    # tags, cursors: tags of users, and cursors, by version
     tags: tuple[KeptTag, ...]
     cursors: tuple[KeptCursor, ...]
-    pins: int
+    pins: int  # number of versions that are kept because they are published as Iceberg
+    # tags_left_out, cursors_left_out: number of further ones
     tags_left_out: int = 0
     cursors_left_out: int = 0
 
 
 @dataclass(frozen=True)
 class PendingErasure:
-    """An erasure whose rows some object may still hold. Times are in microseconds.
-
-    Args:
-        state: see ``dolmen.maintenance.erasures.status.ErasureStatus``.
-        in_danger: whether hardly any of its time is left.
-        next_step, next_at: the next step, and its latest time; 0 if that depends on other things.
-    """
+    """An erasure whose rows some object may still hold. Times are in microseconds."""
 
     id: str
-    state: str
+    state: str  # see ``dolmen.maintenance.erasures.status.ErasureStatus``
     requested_at: int
     due_at: int
-    in_danger: bool
+    in_danger: bool  # whether hardly any of its time is left
     tables: tuple[str, ...]
+    # next_step, next_at: the next step, and its latest time; 0 if that depends on other things
     next_step: str
     next_at: int
 
 
 @dataclass(frozen=True)
 class RejectsHealth:
-    """The rejected files at a URL.
-
-    Args:
-        waiting: number of rejects that were not put back, by table; "" for files outside of any table's folder.
-        newest_at: the time of the newest waiting reject, in microseconds; 0 if none waits.
-        complete: whether all objects were counted.
-        problem: why the URL could not be listed; "" if it could.
-    """
+    """The rejected files at a URL."""
 
     url: str
+    # number of rejects that were not put back, by table; "" for files outside of any table's folder
     waiting: dict[str, int] = field(default_factory=dict)
     retried: int = 0
-    newest_at: int = 0
-    complete: bool = True
-    problem: str = ""
+    newest_at: int = 0  # the time of the newest waiting reject, in microseconds; 0 if none waits
+    complete: bool = True  # whether all objects were counted
+    problem: str = ""  # why the URL could not be listed; "" if it could
 
 
 @dataclass(frozen=True)
 class QueueHealth:
-    """A queue of messages. Numbers are approximate; None is unknown.
+    """A queue of messages. Numbers are approximate; None is unknown."""
 
-    Args:
-        name: a word for its messages: drops, deletes.
-        under_way: messages that were delivered, and are neither done nor given up.
-        dead, dead_letters: number of messages that were given up, and the queue that has them.
-        problem: why the queue could not be read; "" if it could.
-    """
-
-    name: str
+    name: str  # a word for its messages: drops, deletes
     url: str
     waiting: int | None = None
-    under_way: int | None = None
+    under_way: int | None = None  # messages that were delivered, and are neither done nor given up
+    # dead, dead_letters: number of messages that were given up, and the queue that has them
     dead: int | None = None
     dead_letters: str | None = None
-    problem: str = ""
+    problem: str = ""  # why the queue could not be read; "" if it could
 
 
 @dataclass(frozen=True)

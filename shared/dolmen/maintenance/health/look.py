@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, islice
 
+from dolmen.base.records import replace
 from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
@@ -18,6 +18,7 @@ from dolmen.errors import InputError, short_repr
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
+from dolmen.format.sort_order import sort_ids, sort_texts
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.erasure_work import last_due_ts
@@ -38,17 +39,13 @@ from dolmen.maintenance.health.health import (
 )
 from dolmen.transactions.unit_of_work import Commit
 
-MOST_TABLES = 500
-"""The most tables with figures: the largest by bytes."""
+MOST_TABLES = 500  # the most tables with figures: the largest by bytes
 
-MOST_COMMITS = 40
-"""The most commits that are listed."""
+MOST_COMMITS = 40  # the most commits that are listed
 
-MOST_NAMES = 100
-"""The most tags and the most cursors that are listed."""
+MOST_NAMES = 100  # the most tags and the most cursors that are listed
 
-MOST_PLANNED_FILES = 20_000
-"""For a table with more files, the plan only says what compaction of its small files saves."""
+MOST_PLANNED_FILES = 20_000  # for a table with more files, the plan only says what compaction of its small files saves
 
 _MOST_REQUESTS = 5
 
@@ -57,29 +54,22 @@ _UPKEEP = frozenset(("expire", "resolve", "gather", "compact", "index", "merge",
 MANY_DELETES = 1_000
 """From this number of unresolved deletes of a table on, scans are slow, however young the deletes are."""
 
-SLOW_SCAN = 2.0
-"""From this estimated slowdown of scans on, deletes are a concern, however few and young they are."""
+SLOW_SCAN = 2.0  # from this estimated slowdown of scans on, deletes are a concern, however few and young they are
 
-OLD_DELETE_US = DAY_US
-"""An unresolved delete of this age shows that resolution does not run."""
+OLD_DELETE_US = DAY_US  # an unresolved delete of this age shows that resolution does not run
 
 LATE_PUBLICATION_US = 6 * HOUR_US
 """From this lag on, a publication counts as late; the stack's alarm has the same limit."""
 
-FEW_FILES = 16
-"""Compaction that saves fewer files is not mentioned."""
+FEW_FILES = 16  # compaction that saves fewer files is not mentioned
 
-DEEP_OVERLAP = 8
-"""From this mean number of files at a point of the sort key on, filters on it hardly help."""
+DEEP_OVERLAP = 8  # from this mean number of files at a point of the sort key on, filters on it hardly help
 
-FULL_MANIFEST = 0.9
-"""From this share of its budget on, a manifest counts as full."""
+FULL_MANIFEST = 0.9  # from this share of its budget on, a manifest counts as full
 
-LATE_COLLECTION_US = 3 * DAY_US
-"""After this time without a collection, waiting objects are a concern."""
+LATE_COLLECTION_US = 3 * DAY_US  # after this time without a collection, waiting objects are a concern
 
-_CURSOR_PART = 8
-"""A cursor is about to end when less than 1/_CURSOR_PART of its time is left."""
+_CURSOR_PART = 8  # A cursor is about to end when less than 1/_CURSOR_PART of its time is left
 
 
 def look(context: Context, pipeline: Pipeline | None = None) -> Health:
@@ -136,7 +126,7 @@ def _table(context: Context, debt: TableDebt, entry: TableEntry, manifest: Manif
         name=debt.name,
         debt=exact,
         primary_key=tuple(names[id_] for id_ in entry.primary_key),
-        sort_key=tuple(names[id_] for id_ in entry.sort_key),
+        sort_key=tuple(sort_texts(entry.sort_key, entry.schema)),
         columns=len(names),
         sizes=survey.sizes,
         overlap=survey.overlap,
@@ -224,7 +214,7 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
             what = f"small files: {files}, {size_text(debt.small_bytes)}, become {debt.files_saved:,} fewer"
             yield PlannedWork("compact", table.name, what, command)
         return
-    live_files = LiveFiles.of(entry, context.segments).find_matching(None, ids=entry.sort_key)
+    live_files = LiveFiles.of(entry, context.segments).find_matching(None, ids=sort_ids(entry.sort_key))
     plan = plan_compaction(
         table.name, entry, live_files, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
     )

@@ -24,13 +24,11 @@ from dolmen.maintenance.health.elements import (
 )
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, Health, SortOverlap, TableHealth
 
-MOST_PANELS = 50
-"""The most tables with a panel of their own: the largest by bytes."""
+MOST_PANELS = 50  # the most tables with a panel of their own: the largest by bytes
 
 _MOST_OPEN_SECTIONS = 8
 
-MOST_BARS = 14
-"""The most bars of a histogram; neighbouring sizes share one if there are more."""
+MOST_BARS = 14  # the most bars of a histogram; neighbouring sizes share one if there are more
 
 
 def table_overview(health: Health) -> Html:

@@ -11,10 +11,11 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
+from dolmen.entries.partitions import recorded_values
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widen, widening_problem
@@ -33,13 +34,16 @@ from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombsto
 from dolmen.format.layout import file_label
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
-from dolmen.format.types import Plain, short_type, to_plain
+from dolmen.format.sort_order import SortTerm
+from dolmen.format.transforms import Transform
+from dolmen.format.types import Plain, short_type, to_json, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.predicate.ast import from_builtins
 from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.row_groups import filters_range
 from dolmen.rows.write.conform import first_invalid
+from dolmen.rows.write.row_order import KeyArray, term_keys
 
 
 @dataclass(frozen=True)
@@ -53,16 +57,12 @@ class OpenedFile:
 
 @dataclass
 class ColumnFigures:
-    """Bounds and counts of the values of some rows, by column id.
-
-    Args:
-        problems: (kind, reason) of problems in decoding.
-        invalid: ids of columns without bounds, because a value is invalid for its type.
-    """
+    """Bounds and counts of the values of some rows, by column id."""
 
     rows: int = 0
     bounds: dict[int, Bounds] = field(default_factory=dict)
-    problems: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)  # (kind, reason) of problems in decoding
+    # ids of columns without bounds, because a value is invalid for its type
     invalid: set[int] = field(default_factory=set)
 
     def add(self, other: ColumnFigures) -> None:
@@ -187,10 +187,23 @@ class DataCheck:
             claimed = footer.bounds(group, field, file.stats[id_].nans if id_ in file.stats else None)
             if wrong := _find_contradiction(claimed, actual):
                 figures.problems.append(("stats-untrue", f"{label}footer, column {self._column_label(id_)}: {wrong}"))
+        for transform, id_, value in recorded_values(file):
+            if (column := columns.get(id_)) is not None and id_ not in figures.invalid:
+                found = transform.array(pc.unique(column.combine_chunks()))
+                if other := next((each for each in map(to_json, to_plain(found)) if each != value), None):
+                    reason = (
+                        f"{label}{transform} of column {self._column_label(id_)} is {other!r}, said to be {value!r}"
+                    )
+                    figures.problems.append(("stats-untrue", reason))
         by_leaf = {column.leaves[0]: id_ for id_, column in footer.columns.items()}
         # The file's own order, because the table's sort key may have changed. Other writers have other orders.
         order = () if footer.is_adopted else footer.metadata.row_group(group).sorting_columns
-        keys = [columns[by_leaf[sorted_.column_index]] for sorted_ in order if sorted_.column_index in by_leaf]
+        keys = [
+            key
+            for by in order
+            if (by_id := by_leaf.get(by.column_index)) is not None
+            for key in term_keys(SortTerm(by_id, Transform(), by.descending, by.nulls_first), columns[by_id])
+        ]
         if keys and not _is_sorted(keys):
             figures.problems.append(("row-order", label + "rows are not in the order that the file claims"))
         return file, figures
@@ -301,7 +314,7 @@ def _find_contradiction(claimed: Bounds, actual: Bounds) -> str:
     return ""
 
 
-def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
+def _is_sorted(keys: list[KeyArray]) -> bool:
     """Whether a stable sort (NULLs last, NaN before them) moves no row."""
     names = [str(index) for index in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), sort_keys=[(name, "ascending") for name in names])
@@ -314,8 +327,7 @@ def _can_become(own: pa.DataType, expected: pa.DataType) -> bool:
     return (is_nested(own) and is_nested(expected)) or not widening_problem(own, expected)
 
 
-WHOLE_BYTES = 32 * MIB
-"""Objects larger than this, in bytes, are read blob by blob and not held in memory as a whole."""
+WHOLE_BYTES = 32 * MIB  # objects larger than this, in bytes, are read blob by blob and not held in memory as a whole
 
 
 @dataclass

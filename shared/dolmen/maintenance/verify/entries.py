@@ -12,12 +12,14 @@ import pyarrow as pa
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import Context
 from dolmen.entries.index.table_index import IndexReader
+from dolmen.entries.partitions import recorded_values
 from dolmen.entries.segments.live import newest_pairs
 from dolmen.entries.segments.segment_reader import FileTable, with_newest_pair
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
     Error,
+    InputError,
     ObjectNotFoundError,
     RetryableError,
     SchemaError,
@@ -27,6 +29,7 @@ from dolmen.format.column_history import fields_inside
 from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds
 from dolmen.format.manifest import AppliedId, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
+from dolmen.format.sort_order import sort_ids
 from dolmen.maintenance.verify.findings import FindingLog
 
 T = TypeVar("T")
@@ -318,7 +321,11 @@ class TableCheck:
         repeated = sorted(id_ for id_, count in Counter(ids).items() if count > 1)
         out_of_range = sorted(id_ for id_ in ids if not 1 <= id_ < schema.next_id)
         column_ids = {field.id for field in schema.fields}
-        unknown = sorted({*self.entry.primary_key, *self.entry.sort_key} - column_ids)
+        try:
+            unknown = sorted({*self.entry.primary_key, *sort_ids(self.entry.sort_key)} - column_ids)
+        except InputError as error:
+            self._add_finding("schema-ids", f"sort key: {error}")
+            return
         if repeated or out_of_range:
             reason = "twice" if repeated else f"with next_id {schema.next_id}"
             self._add_finding("schema-ids", f"ids {repeated or out_of_range} {reason}")
@@ -359,6 +366,11 @@ class TableCheck:
             self._add("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
         if unknown := [id_ for id_ in file.constants if id_ >= self.entry.schema.next_id]:
             self._add("file-entry", file, f"constants of columns {unknown}, which there are not")
+        try:
+            if unknown := [id_ for _, id_, _ in recorded_values(file) if id_ >= self.entry.schema.next_id]:
+                self._add("file-entry", file, f"partitions by columns {unknown}, which there are not")
+        except InputError as error:
+            self._add("file-entry", file, f"partitions: {error}")
         vector = file.vector
         if vector and not 1 <= vector.cardinality <= file.rows:
             self._add("vector-entry", file, f"a vector of {vector.cardinality:,} positions for {file.rows:,} rows")

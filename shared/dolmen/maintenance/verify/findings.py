@@ -17,19 +17,13 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of finding.
+    """A kind of finding."""
 
-    Args:
-        name: stable, because scripts and tests use it.
-        severity: "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust.
-        meaning: the promise that is broken.
-        repair: what to do about it.
-    """
-
-    name: str
+    name: str  # stable, because scripts and tests use it
+    # "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust
     severity: Severity
-    meaning: str
-    repair: str
+    meaning: str  # the promise that is broken
+    repair: str  # what to do about it
 
 
 _COPY = "Put a good copy back under the same key (from an older version of the object, a replica, a backup)"
@@ -146,7 +140,7 @@ _ERRORS: dict[str, dict[str, str]] = {
         "publication-differs": "a publication shows the rows of the version that it names"
     },
 }
-"""Promises whose breach means that something cannot be read, or is read wrong: by what to do, and the kind's name."""
+"""Promises whose breach means that something cannot be read, or is read wrong: repair -> kind of finding -> promise."""
 
 _WARNINGS: dict[str, tuple[str, str]] = {
     "applied-version": ("an applied id names an existing version", "ids still work."),
@@ -198,8 +192,7 @@ KINDS: dict[str, Kind] = {
 }
 """All kinds by name."""
 
-MOST_FINDINGS = 1_000
-"""The most findings of one kind that are listed. Further ones are only counted."""
+MOST_FINDINGS = 1_000  # the most findings of one kind that are listed. Further ones are only counted.
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with a kind of thing, the number checked so far, and the total; 0 if that is not known."""
@@ -207,23 +200,14 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem.
+    """One problem."""
 
-    Args:
-        kind: the kind's name, a key of ``KINDS``.
-        object: the key of the object that is damaged, missing or wrong.
-        reason: the problem in words.
-        table: the table's name; "" for the database.
-        rows: number of rows that cannot be read or trusted; 0 if no rows are affected.
-        versions: (oldest, newest) kept version that needs the object; None if none does.
-    """
-
-    kind: str
-    object: str
-    reason: str
-    table: str = ""
-    rows: int = 0
-    versions: tuple[int, int] | None = None
+    kind: str  # the kind's name, a key of ``KINDS``
+    object: str  # the key of the object that is damaged, missing or wrong
+    reason: str  # the problem in words
+    table: str = ""  # the table's name; "" for the database
+    rows: int = 0  # number of rows that cannot be read or trusted; 0 if no rows are affected
+    versions: tuple[int, int] | None = None  # (oldest, newest) kept version that needs the object; None if none does
 
     @property
     def what(self) -> Kind:
@@ -261,22 +245,15 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class VerifyReport(FactSheet):
-    """The result of ``verify``.
-
-    Args:
-        version: the version whose contents were checked.
-        findings: in the order of discovery, at most ``MOST_FINDINGS`` of a kind.
-        counts: number of findings of each kind, including those not listed.
-        checked: number of things checked, by kind of thing.
-        orphans: objects that no kept version needs, as far as the newest version shows, by the first part of their
-            key: from attempts that lost, from crashed or running jobs, or released and not yet collected. Not an error.
-    """
+    """The result of ``verify``."""
 
     url: str
-    version: int
-    findings: tuple[Finding, ...]
-    counts: dict[str, int]
-    checked: dict[str, int]
+    version: int  # the version whose contents were checked
+    findings: tuple[Finding, ...]  # in the order of discovery, at most ``MOST_FINDINGS`` of a kind
+    counts: dict[str, int]  # number of findings of each kind, including those not listed
+    checked: dict[str, int]  # number of things checked, by kind of thing
+    # objects that no kept version needs, as far as the newest version shows, by the first part of their key: from
+    # attempts that lost, from crashed or running jobs, or released and not yet collected. Not an error.
     orphans: dict[str, Amount]
     deep: bool
 

@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
@@ -56,22 +56,14 @@ _SCHEMA = pa.schema(
 
 
 class Reference(NamedTuple):
-    """A reference to an object.
-
-    Args:
-        need: index in ``_NEEDS``: how important it is that the object exists.
-        size: the object's size; -1 if it is not known.
-        end: the least size that the object must have.
-        rows: rows that would be lost with it.
-        table: index of the table's name in ``References.tables``.
-    """
+    """A reference to an object."""
 
     key: str
-    need: int
-    size: int
-    end: int
-    rows: int
-    table: int
+    need: int  # index in ``_NEEDS``: how important it is that the object exists
+    size: int  # the object's size; -1 if it is not known
+    end: int  # the least size that the object must have
+    rows: int  # rows that would be lost with it
+    table: int  # index of the table's name in ``References.tables``
     oldest: int
     newest: int
 

@@ -58,11 +58,9 @@ from dolmen.maintenance.verify.findings import FindingLog, Progress, VerifyRepor
 from dolmen.maintenance.verify.objects import MissingObject, Need, References, check_objects, check_repeated_files
 from dolmen.store.cache import ObjectCache
 
-SAMPLED_FOOTERS = 256
-"""The number of data files per table that are opened, evenly spread, unless all are read."""
+SAMPLED_FOOTERS = 256  # the number of data files per table that are opened, evenly spread, unless all are read
 
-CACHE_BYTES = 64 * MIB
-"""The size of segments that are kept in memory between the steps of a check."""
+CACHE_BYTES = 64 * MIB  # the size of segments that are kept in memory between the steps of a check
 
 _UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))
 """An object with such a finding is not read: its bytes would only lead to a second finding."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
+from dolmen.base.records import field_names, replace
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.format.column_history import nested_values
@@ -50,8 +52,7 @@ ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.
 ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.RecordBatch]]
 
 
-@dataclass(frozen=True)
-class ChangedFiles:
+class ChangedFiles(Struct, frozen=True):
     """Files that may have lost rows by a change, and files with new rows.
 
     If ``is_difference``, the change is a difference of two versions: a row that is equal on both sides did not change.
@@ -334,7 +335,7 @@ def _affected_groups(
             for group in row_groups(file, older.plan.where, older_deletes, schema):
                 after = later_groups.get(group.index)
                 if after is None or after.tested_ids or after.deleted:
-                    attributes = {each.name: getattr(group, each.name) for each in fields(group)}
+                    attributes = {name: getattr(group, name) for name in field_names(group)}
                     yield AffectedRowGroup(**attributes, after=after)
 
 

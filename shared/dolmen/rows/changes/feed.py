@@ -6,10 +6,11 @@ A feed can be divided into parts: small descriptions, planned from metadata, tha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from msgspec import Struct
 
+from dolmen.base.records import replace
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import reaches, with_erasures
 from dolmen.entries.segments.segment_reader import erasures_of
@@ -150,8 +151,7 @@ def check_names(table: str, output: Iterable[Field]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class VersionKey:
+class VersionKey(Struct, frozen=True):
     """A version and the key of its manifest; version 0 is the database before its first commit."""
 
     version: int
@@ -166,23 +166,17 @@ class VersionKey:
         return context.head.read_kept(self.manifest, self.version) if self.version else EMPTY
 
 
-@dataclass(frozen=True)
-class FeedPart:
-    """Changes of one commit, or between the versions ``before`` and ``after``.
-
-    Args:
-        lost, new: paths of the files from which lost or new rows are read. None if all files of the change have to be
-            read together, because rows of one file may pair with rows of another.
-        size: bytes of these files; 0 if unknown.
-        erased: whether the files are read for rows that were erased since.
-    """
+class FeedPart(Struct, frozen=True):
+    """Changes of one commit, or between the versions ``before`` and ``after``."""
 
     before: VersionKey
     after: VersionKey
+    # lost, new: paths of the files from which lost or new rows are read. None if all files of the change have to be
+    # read together, because rows of one file may pair with rows of another.
     lost: frozenset[str] | None
     new: frozenset[str] | None
-    size: int
-    erased: bool = False
+    size: int  # bytes of these files; 0 if unknown
+    erased: bool = False  # whether the files are read for rows that were erased since
 
     def __add__(self, other: FeedPart) -> FeedPart:
         assert self.is_same_change(other)

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
 from dolmen.format.types import Mask, to_mask
@@ -32,8 +32,7 @@ Indexes: TypeAlias = npt.NDArray[np.int64]
 MEMORY_BYTES = 64 * MIB
 """The most bytes of deleted rows that are buffered in memory; matching takes a few times as much."""
 
-_LEVELS = 3
-"""Rows that do not fit into memory are divided at most this many times: into 32,768 parts."""
+_LEVELS = 3  # rows that do not fit into memory are divided at most this many times: into 32,768 parts
 
 
 def equal_rows(first: Sequence[pa.Array], second: Sequence[pa.Array]) -> Mask:
@@ -268,8 +267,7 @@ def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordB
 PARTS_BITS = 5
 PARTS = 1 << PARTS_BITS
 
-_BUFFERED = 4 * MIB
-"""Rows of all parts are collected up to this size before they are written."""
+_BUFFERED = 4 * MIB  # rows of all parts are collected up to this size before they are written
 
 
 class SpilledRows:

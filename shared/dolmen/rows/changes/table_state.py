@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import Context
@@ -41,14 +42,12 @@ from dolmen.rows.scan.row_groups import FilePlan
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
 """The ids that a version does not show, by column id: of the column, or of fields inside it."""
 
-_AHEAD = 8
-"""Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
+_AHEAD = 8  # manifests that are fetched at once, each of which takes some megabytes when it is decoded
 
 _SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
 """Effects after which a scan returns the same rows, in the columns that it still has."""
 
-_ON_OTHER_TABLES = frozenset(("erase", "forget"))
-"""Effects that may change tables besides the one that they name."""
+_ON_OTHER_TABLES = frozenset(("erase", "forget"))  # effects that may change tables besides the one that they name
 
 
 def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
@@ -77,8 +76,7 @@ def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Abse
     return absent
 
 
-@dataclass(frozen=True)
-class CommitStep:
+class CommitStep(Struct, frozen=True):
     """A version that may have changed a table's rows, and the version before it (an earlier one for net changes)."""
 
     before: Manifest
@@ -291,12 +289,10 @@ def _add_dropped(schema: Schema, own: Schema) -> Schema:
     )
 
 
-_FILES_AT_ONCE = 4096
-"""The most files of one version that are looked up in the other at once."""
+_FILES_AT_ONCE = 4096  # the most files of one version that are looked up in the other at once
 
 
-@dataclass(frozen=True)
-class AffectedFile:
+class AffectedFile(Struct, frozen=True):
     """A file that may have lost rows: in the earlier version with its deletes, and its entry in the later version.
 
     ``tombstones`` are deletes that may have hidden rows of it, or None if one of them certainly hides all.

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.schema import Field, Schema, same_names
@@ -32,23 +33,15 @@ from dolmen.rows.scan.engines.dataframes import RowSource, optional
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.scan.engines.sandbox import join_sandbox
 
-_ROWS = "target"
-"""The name of the rows in a condition, as in the expressions of an update."""
+_ROWS = "target"  # the name of the rows in a condition, as in the expressions of an update
 
 
-@dataclass(frozen=True)
-class SqlCondition:
-    """A condition that is no predicate: an SQL expression over the columns of a row.
+class SqlCondition(Struct, frozen=True, dict=True):
+    """A condition that is no predicate: an SQL expression over the columns of a row."""
 
-    Args:
-        text: with literals in place of parameters.
-        fields: the columns that it reads, at least one.
-        implied: a predicate that is TRUE for every row for which the condition is TRUE.
-    """
-
-    text: str
-    fields: tuple[Field, ...]
-    implied: Predicate
+    text: str  # with literals in place of parameters
+    fields: tuple[Field, ...]  # the columns that it reads, at least one
+    implied: Predicate  # a predicate that is TRUE for every row for which the condition is TRUE
 
     @cached_property
     def ids(self) -> frozenset[int]:

@@ -12,12 +12,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB, MIB
@@ -30,23 +32,21 @@ from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type, type_from_json
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
-from dolmen.store.cache import ObjectCache
+from dolmen.store.cache import CacheKey, ObjectCache
 
 T = TypeVar("T")
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> these bytes of an object that a transaction has not uploaded yet; None for others."""
 
 GAP_BYTES = MIB
-"""Ranges at most this far apart are fetched together: on S3 a request costs more than these bytes."""
+"""Ranges at most this far apart are fetched together: on S3 a request costs more, if nothing else is in flight."""
 
-REQUEST_BYTES = 128 * KIB
-"""The cost of a request in bytes, when 32 requests wait at once for their first byte."""
+REQUEST_BYTES = 128 * KIB  # the cost in bytes of one request of 32 that are in flight at once
 
 PAGE_GAP_BYTES = 64 * KIB
 """Pages at most this far apart are fetched together: a look-up makes few requests, and waits for all at once."""
 
-MERGED_BYTES = 8 * MIB
-"""No request asks for more than this, unless one column chunk alone is larger."""
+MERGED_BYTES = 8 * MIB  # no request asks for more than this, unless one column chunk alone is larger
 
 
 class Range(NamedTuple):
@@ -61,7 +61,10 @@ class Range(NamedTuple):
 
 
 def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_BYTES) -> list[Range]:
-    """The requests that cover ``ranges`` (in any order, overlaps allowed), in ascending order."""
+    """Joins ranges that are at most ``gap`` bytes apart into requests of at most ``most`` bytes, in ascending order.
+
+    The ranges may overlap, and be in any order.
+    """
     merged: list[Range] = []
     for requested in sorted(ranges):
         last = merged[-1] if merged else None
@@ -89,8 +92,7 @@ def cut_by_size(
         yield run
 
 
-@dataclass(frozen=True, slots=True)
-class DataObject:
+class DataObject(Struct, frozen=True):
     """The object of a data file: its store, its key there, and the parsed path of an adopted file."""
 
     store: ObjectStore
@@ -154,12 +156,10 @@ def check_same_kind(store: ObjectStore, scheme: str, url: str) -> None:
 
 
 _FIELD_ID = b"PARQUET:field_id"
-_NO_ID = -1
-"""The id of fields that the table never had, inside columns. No column has it."""
+_NO_ID = -1  # the id of fields that the table never had, inside columns. No column has it.
 _US = {"milliseconds": 1_000, "microseconds": 1}
 
-_PARSED_FACTOR = 4
-"""The memory of a parsed footer, in multiples of its encoded size."""
+_PARSED_FACTOR = 4  # the memory of a parsed footer, in multiples of its encoded size
 
 
 class AdoptedColumn(NamedTuple):
@@ -217,8 +217,7 @@ def _with_ids(file_type: pa.DataType, mapping: Sequence[MappedColumn] | None) ->
     return pa.list_(inner(file_type.value_field, first))
 
 
-@dataclass(frozen=True)
-class FileColumn:
+class FileColumn(Struct, frozen=True):
     """A column as one file has it, in the type in which it is read.
 
     ``unit_us`` is the unit of times in the footer's statistics, in microseconds; None for nanoseconds.
@@ -228,28 +227,32 @@ class FileColumn:
     leaves: tuple[int, ...]
     unit_us: int | None = 1
 
+    def type_of(self, leaves: frozenset[int]) -> pa.DataType:
+        """The type with only those fields of structs that have some of these Parquet columns."""
+        return self.type if leaves.issuperset(self.leaves) else _pick_fields(self.type, iter(self.leaves), leaves)
+
+
+def _pick_fields(kind: pa.DataType, own: Iterator[int], leaves: frozenset[int]) -> pa.DataType | None:
+    if not pa.types.is_struct(kind):
+        return None if leaves.isdisjoint(list(islice(own, leaf_count(kind)))) else kind
+    picked = [(field, _pick_fields(field.type, own, leaves)) for field in kind]
+    fields = [field.with_type(inner) for field, inner in picked if inner is not None]
+    return pa.struct(fields) if fields else None
+
 
 @dataclass(frozen=True)
 class DataFileFooter:
-    """A data file's footer.
-
-    Args:
-        columns: by field id, in the file's order.
-        firsts: position of each row group's first row in the file.
-        sums: checksums of the column chunks; None for files without.
-        etag: an adopted file's ETag when the footer was read.
-        columns_by: how the columns of an adopted file are found; None for the database's own files.
-        page_block: encoded locations of pages.
-        constants: columns with one value, by field id; they are not in ``columns``.
-    """
+    """A data file's footer."""
 
     metadata: pq.FileMetaData
-    columns: dict[int, FileColumn]
-    firsts: tuple[int, ...]
-    sums: ChunkSums | None
-    etag: str | None = None
+    columns: dict[int, FileColumn]  # by field id, in the file's order
+    firsts: tuple[int, ...]  # position of each row group's first row in the file
+    sums: ChunkSums | None  # checksums of the column chunks; None for files without
+    etag: str | None = None  # an adopted file's ETag when the footer was read
+    # how the columns of an adopted file are found; None for the database's own files
     columns_by: ColumnsBy | None = None
-    page_block: bytes = b""
+    page_block: bytes = b""  # encoded locations of pages
+    # columns with one value, by field id; they are not in ``columns``
     constants: Mapping[int, ConstantColumn] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -310,12 +313,15 @@ class DataFileFooter:
         count: int = self.metadata.row_group(group).num_rows
         return count
 
-    def leaves(self, ids: frozenset[int]) -> list[int]:
-        return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
+    def leaves(self, ids: frozenset[int], own: Mapping[int, tuple[int, ...]] = MappingProxyType({})) -> list[int]:
+        """The Parquet columns of these columns, in order; ``own``: those of some columns, by id, instead of all."""
+        return [leaf for id_, each in self.columns.items() if id_ in ids for leaf in own.get(id_, each.leaves)]
 
-    def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
+    def ranges(
+        self, group: int, ids: frozenset[int], own: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    ) -> list[Range]:
         row_group = self.metadata.row_group(group)
-        chunks = (chunk_range(row_group.column(leaf)) for leaf in self.leaves(ids))
+        chunks = (chunk_range(row_group.column(leaf)) for leaf in self.leaves(ids, own))
         return [Range(start, start + length) for start, length in chunks]
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
@@ -437,22 +443,24 @@ def first_request(file: DataFile) -> Range:
     return Range(0 if file.size <= GAP_BYTES else file.footer[0], file.size + 1)
 
 
-@dataclass(frozen=True)
-class FetchedFooter:
-    """The footer of a file, and what came with it.
-
-    Args:
-        body: the whole file if it was fetched with the footer.
-        parquet: a reader of ``body``, unless it would verify no checksum.
-        filters: the bytes from ``DataFile.filters`` to the footer if they were fetched with it.
-        requested: bytes that were fetched; None if the footer was in the cache.
-    """
+class FetchedFooter(Struct, frozen=True):
+    """The footer of a file, and what came with it."""
 
     footer: DataFileFooter
-    body: bytes | None = None
-    parquet: pq.ParquetFile | None = None
-    filters: bytes | None = None
-    requested: int | None = None
+    body: bytes | None = None  # the whole file if it was fetched with the footer
+    parquet: pq.ParquetFile | None = None  # a reader of ``body``, unless it would verify no checksum
+    filters: bytes | None = None  # the bytes from ``DataFile.filters`` to the footer if they were fetched with it
+    requested: int | None = None  # bytes that were fetched; None if the footer was in the cache
+
+
+def footer_key(file: DataFile) -> CacheKey:
+    """The key in the cache of a file's footer."""
+    return ("footer", file.path, *file.footer)
+
+
+def bytes_key(file: DataFile, range_: Range) -> CacheKey:
+    """The key in the cache of a range of a file, such as a column chunk."""
+    return ("bytes", file.path, *range_, file.footer[2])
 
 
 def open_file(
@@ -462,6 +470,7 @@ def open_file(
     table: str,
     mapping: Sequence[MappedColumn] = (),
     *,
+    caches_bytes: bool = False,
     refetch: bool = False,
     with_filters: bool = False,
     like: DataFileFooter | None = None,
@@ -471,20 +480,20 @@ def open_file(
     Raises CorruptionError: the file is missing, or not the one its entry describes.
 
     Args:
-        table: for messages.
+        caches_bytes: whether all bytes of a small file are cached, and come from the cache; never of an adopted one.
         with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
         like: the footer of another file, which probably has the same columns; saves time.
     """
-    key = ("footer", file.path, 0)
+    key, whole_key = footer_key(file), bytes_key(file, Range(0, file.size))
     location = data_object(store, file.path)
+    caches_bytes = caches_bytes and file.size <= GAP_BYTES and not location.adopted
     footer: DataFileFooter | None = None if refetch else cache.get(key)
-    if footer is not None:
-        return FetchedFooter(footer)
-    cached = None if location.adopted else cache.peek(key, lambda body: check_footer(body, file))
+    cached = None if footer or location.adopted else cache.get_from_disk(key, lambda body: check_footer(body, file))
     if cached is not None:
         footer = DataFileFooter.parse(cached, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
-        return FetchedFooter(footer)
+    if footer is not None:
+        return FetchedFooter(footer, cache.get_bytes(whole_key) if caches_bytes else None)
     target = Range(file.filters, file.size + 1) if with_filters else first_request(file)
     try:
         response = location.store.get(location.key, target)
@@ -504,8 +513,10 @@ def open_file(
     footer = DataFileFooter.of(parquet.metadata, end, file, mapping, response.etag if location.adopted else None, like)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     if not location.adopted:  # others may replace an adopted file, so its footer is not kept on disk
-        cache.keep(key, end)
+        cache.put_on_disk(key, end)
     if is_whole:
+        if caches_bytes:
+            cache.put_bytes(whole_key, body)
         verifies = bool(footer.sums or location.adopted)
         return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
     filters = body[: file.footer[0] - target.start] if with_filters else None

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.format.chunk_locations import (
     CODECS,
@@ -79,8 +80,7 @@ def _template(arrow_type: pa.DataType, nullable: bool) -> tuple[FooterParts, pq.
 Rows = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class PickedPages:
+class PickedPages(Struct, frozen=True):
     """Some data pages of a column chunk, by index, and the indexes (``at``) of the requested rows in these pages."""
 
     chunk: ChunkPages
@@ -192,11 +192,11 @@ class FetchedFile(CheckedFile):
         self._bodies = [body for _, body in parts]
 
     def _take(self, start: int, length: int) -> pa.Buffer:
-        part = bisect_right(self._starts, start) - 1
-        offset = start - self._starts[part] if part >= 0 else 0
-        if part < 0 or offset + length > len(self._bodies[part]):
-            raise AssertionError(f"bytes {start} to {start + length} were not fetched")
-        return pa.py_buffer(self._bodies[part]).slice(offset, length)
+        for part in range(bisect_right(self._starts, start) - 1, -1, -1):  # a part may be inside of the one before it
+            offset = start - self._starts[part]
+            if offset + length <= len(self._bodies[part]):
+                return pa.py_buffer(self._bodies[part]).slice(offset, length)
+        raise AssertionError(f"bytes {start} to {start + length} were not fetched")
 
 
 class LocalFile(CheckedFile):
@@ -270,7 +270,8 @@ class FileBytes:
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(reader)
         if self._footer.columns_by:
-            kinds = [each.type for each in self._footer.columns.values() if each.leaves[0] in leaves]
+            some = frozenset(leaves)
+            kinds = [each.type_of(some) for each in self._footer.columns.values() if not some.isdisjoint(each.leaves)]
             typed = [
                 each if each.type == kind else each.cast(kind) for each, kind in zip(table.columns, kinds, strict=True)
             ]

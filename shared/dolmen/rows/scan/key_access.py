@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
 from dolmen.base.units import KIB
@@ -43,14 +44,12 @@ from dolmen.rows.scan.row_groups import (
     row_groups,
 )
 
-_LEAST_EXCLUDED_SHARE = 0.25
-"""Filters that are expected to exclude a smaller share of files are not fetched."""
+_LEAST_EXCLUDED_SHARE = 0.25  # filters that are expected to exclude a smaller share of files are not fetched
 
 _MANY_FILES = 8
 """With at least this many files, half of them are expected to lack all keys, even if there are more keys than files."""
 
-_PAGE_BYTES = 16 * KIB
-"""The approximate size of a page."""
+_PAGE_BYTES = 16 * KIB  # the approximate size of a page
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -138,7 +137,7 @@ class FilterChoice:
         keys = self._keys(file.plan)
         if keys is None or keys > MOST_KEYS:
             return None
-        cache, key = self.context.cache, ("filters", file.file.path, 0)
+        cache, key = self.context.cache, ("filters", file.file.path, *file.file.footer)
         cached: KeyFilters | None = cache.get(key)
         if cached is not None:
             return FileProbe(cached, self.probes)
@@ -168,7 +167,7 @@ class FilterChoice:
         lengths = [
             chunk.length
             for group in row_groups(file, self.where, self.deletes, self.entry.schema)
-            for chunk in file.footer.ranges(group.index, self.output | group.tested_ids)
+            for chunk in group.ranges(self.output)
         ]
         return bool(lengths) and excluded_share * (sum(lengths) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
 
@@ -197,8 +196,7 @@ class FilterChoice:
         return float((1 - false_positives(max(1, bits))) ** keys * (1 - hit))
 
 
-@dataclass(frozen=True)
-class IndexedRows:
+class IndexedRows(Struct, frozen=True):
     """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered_files``.
 
     ``footers``: by uuid, of the row groups with these rows, if the index has their locations.
@@ -276,8 +274,7 @@ def _pays(entry: TableEntry, choice: FilterChoice, keys: int, files: Collection[
     return own + opened + keys * columns * _PAGE_BYTES < otherwise
 
 
-@dataclass(frozen=True)
-class IndexedDeletes:
+class IndexedDeletes(Struct, frozen=True):
     """Deletes of one version of a table by keys whose rows the index may have."""
 
     context: Context

@@ -3,7 +3,7 @@
 Tuples of any types are looked up as 64-bit codes. The code of one integer-like column is its value: equal codes are
 equal values. All other codes are hashes of the whole content, so that keys of equal codes have to be compared.
 
-Few keys are compared with every row. For more keys in memory a prefilter, a table of about 16 bytes a key, tests all
+Few keys are compared with every row. For more keys in memory a prefilter, a table of 4 to 8 bytes a key, tests all
 rows; the few rows that pass are looked up in the sorted keys. Both are several times faster than
 ``pyarrow.compute.is_in``, which builds a hash table for every row group; it is used for few text keys, where it costs
 less than the codes of all rows. Keys in a file are read in the order of the rows' codes, as a row group needs them.
@@ -15,7 +15,6 @@ import errno
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from tempfile import TemporaryFile, gettempdir
@@ -24,8 +23,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.entries.segments.row_bounds import RowBounds
@@ -48,14 +48,11 @@ _IN_WORDS = 1024
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
-_FENCE = 1024
-"""Of this many codes in a file, one is also in memory."""
+_FENCE = 1024  # of this many codes in a file, one is also in memory
 
-_SPAN = 128 * _FENCE
-"""The most codes that are read from a file at once: 1 MB."""
+_SPAN = 128 * _FENCE  # the most codes that are read from a file at once: 1 MB
 
-_BLOCK_BYTES = MIB
-"""The size of the blocks in which values are in a file, each of which is read as a whole."""
+_BLOCK_BYTES = MIB  # the size of the blocks in which values are in a file, each of which is read as a whole
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
@@ -73,14 +70,15 @@ def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
         assert kind is not None, array.type
         for word, rows in WORDS[kind](array):
             if rows is None:
-                mixed = _mix(mixed, word)
+                _mix(mixed, word)
             else:
                 mixed[rows] = _mix(mixed[rows], word)
     return mixed.view(np.int64)
 
 
 def _mix(mixed: Words, word: Words) -> Words:
-    mixed = mixed ^ word
+    """Mixes a word into each code, in place."""
+    mixed ^= word
     mixed *= _STEP
     mixed ^= mixed >> _SHIFT
     return mixed
@@ -164,11 +162,16 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
     yield lengths.view(np.uint64), None
     if len(lengths) == 0:
         return
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if 8 <= shortest == longest <= _IN_WORDS:  # as UUIDs are: the words are columns of one array
+        for done in range(0, longest, 8):
+            column = np.ndarray(len(lengths), "<u8", data, min(done, longest - 8), (longest,))
+            yield column if done <= longest - 8 else column >> np.uint64(8 * (done + 8 - longest)), None
+        return
     padded = np.zeros(len(data) + 8, np.uint8)
     padded[: len(data)] = data
     anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
     masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
-    shortest, longest = int(lengths.min()), int(lengths.max())
     rows: Int64s | None = None  # those with more than ``done`` bytes
     for done in range(0, min(longest, _IN_WORDS), 8):
         if shortest > done:
@@ -184,8 +187,7 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
         yield np.frombuffer(tails, "<u8").astype(np.uint64), rows
 
 
-@dataclass(frozen=True)
-class KeysInMemory:
+class KeysInMemory(Struct, frozen=True):
     """Keys in memory, which are one span."""
 
     codes: Int64s
@@ -341,8 +343,7 @@ class _SpanOnDisk:
         return self._keys.take(indexes + self._start)
 
 
-Span: TypeAlias = KeysInMemory | _SpanOnDisk
-"""Keys with ascending codes. ``take`` returns nothing if codes are exact."""
+Span: TypeAlias = KeysInMemory | _SpanOnDisk  # keys with ascending codes. ``take`` returns nothing if codes are exact.
 
 
 def _take(arrays: Sequence[pa.Array], indexes: Int64s) -> list[pa.Array]:
@@ -354,11 +355,10 @@ def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
     return reduce(np.logical_and, [to_mask(pc.equal(*columns)) for columns in zip(left, right, strict=True)])
 
 
-_SLOTS_PER_KEY = 16
+_SLOTS_PER_KEY, _PREFILTER_SLOTS = 16, 32
 _MAX_SLOT_BITS = 24
 
-_FEW = 8
-"""Up to this many keys are compared with every row, which costs less than a look into the prefilter."""
+_FEW = 8  # up to this many keys are compared with every row, which costs less than a look into the prefilter
 
 _IN_SET = 1024
 """Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
@@ -466,12 +466,15 @@ class KeysLookup:
         if self._exact and not rows.nullable and rows.are_ascending:
             return self._mask_in_order(keys, rows.codes, applied_through)
         if self._table is None:
-            possible = self._prefilter[slots(rows.codes, self._bits)]
+            at = slots(rows.codes, self._prefilter_bits)
+            possible = (self._prefilter.take(at >> 3, mode="clip") >> (at & 7).astype(np.uint8)) & 1
         else:
             possible = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
             if self._least_ts > applied_through:
                 return _not_null(possible, rows)
-        mask[self._find_matching(keys, rows, np.flatnonzero(possible), applied_through)] = True
+        at = np.flatnonzero(possible)
+        at = at[np.argsort(rows.codes[at])]  # looked up in their order, neighbours are in the processor's cache
+        mask[self._find_matching(keys, rows, at, applied_through)] = True
         return mask
 
     @cached_property
@@ -480,21 +483,28 @@ class KeysLookup:
         assert isinstance(self._keys, KeysInMemory)
         key_codes = self._keys.codes
         width = int(key_codes[-1]) - int(key_codes[0]) + 1
-        if not self._exact or width > 1 << self._bits:
+        if not self._exact or width > 1 << self._table_bits:
             return None
         table = np.zeros(width + 1, np.bool_)
         table[key_codes - key_codes[0]] = True
         return table
 
     @cached_property
-    def _bits(self) -> int:
+    def _table_bits(self) -> int:
         return min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * self._keys.count).bit_length()))
 
     @cached_property
-    def _prefilter(self) -> Mask:
+    def _prefilter_bits(self) -> int:
+        return min(_MAX_SLOT_BITS + 3, max(6, (_PREFILTER_SLOTS * self._keys.count).bit_length()))
+
+    @cached_property
+    def _prefilter(self) -> npt.NDArray[np.uint8]:
+        """A bit for each slot, True where a key is: 4 bytes a key, few enough for a processor's cache."""
         assert isinstance(self._keys, KeysInMemory)
-        prefilter = np.zeros(1 << self._bits, np.bool_)
-        prefilter[slots(self._keys.codes, self._bits)] = True
+        prefilter = np.zeros(1 << self._prefilter_bits - 3, np.uint8)
+        at = slots(self._keys.codes, self._prefilter_bits)
+        for bit in range(8):
+            prefilter[at[at & 7 == bit] >> 3] |= 1 << bit
         return prefilter
 
     def _mask_of_few(self, keys: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.entries.index.pages import KeyEncoding, key_order
 from dolmen.entries.index.pages import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
@@ -75,7 +75,8 @@ class KeySearch:
 
     def batches(self, scan: ScanPlan, found: IndexedRows) -> Iterator[pa.RecordBatch]:
         """Yields the rows, in any order, by comparing keys: the predicate may be TRUE for other rows."""
-        reader = PlanReader(self._view.context, scan, self._view.pending, footers=found.footers)
+        view = self._view
+        reader = PlanReader(view.context, scan, view.pending, caches_bytes=True, footers=found.footers)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
         key_ids = frozenset(self._entry.primary_key)
         ids = scan.output_ids | key_ids

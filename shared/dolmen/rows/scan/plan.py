@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import Context
@@ -46,8 +47,7 @@ def stored_schema_of(table: SchemaSource) -> Schema:
     return table._stored_schema
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True):
     """One table as one version shows it. Another process reads the same rows from a pickled view.
 
     ``pending`` reads objects that a transaction has not uploaded yet.
@@ -84,8 +84,7 @@ class FactSheet:
         return f"<table>{rows}</table>"
 
 
-@dataclass(frozen=True)
-class SegmentUse:
+class SegmentUse(Struct, frozen=True):
     """The segments of data files that planning read or left out, and what it fetched for that."""
 
     read: int = 0
@@ -120,7 +119,7 @@ class ScanPlan(FactSheet):
     files: tuple[FilePlan, ...]
     pruned: Mapping[Reason, int]
     all_tombstones: tuple[Tombstone, ...] = ()
-    segments: SegmentUse = SegmentUse()
+    segments: SegmentUse = SegmentUse()  # noqa: RUF009 (it is frozen)
     counted_files: int = 0
     counted_rows: int = 0
     condition: SqlCondition | None = None

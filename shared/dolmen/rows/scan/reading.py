@@ -8,18 +8,22 @@ per processor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
+from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, constant, type_from_json
 from dolmen.format.types import one_array
@@ -32,6 +36,7 @@ from dolmen.rows.scan.data_objects import (
     FetchedFooter,
     Pending,
     Range,
+    bytes_key,
     coalesce,
     cut_by_size,
     data_object,
@@ -63,8 +68,7 @@ AHEAD_BYTES = 64 * MIB
 """At most this many bytes of footers and small files are fetched at once, and as many of ranges. The last request may
 exceed it."""
 
-LOCAL_FILES = 16
-"""The most small files of this machine that a task opens."""
+LOCAL_FILES = 16  # the most small files of this machine that a task opens
 
 TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
@@ -82,10 +86,18 @@ wait for the caller."""
 
 
 class RowGroupColumns:
-    """Columns of one row group, decoded when they are read."""
+    """Columns of one row group, decoded when they are read; ``tested_leaves``: see ``RowGroup``."""
 
-    def __init__(self, group: RowGroup, source: FileBytes, table: str, schema: Schema) -> None:
+    def __init__(
+        self,
+        group: RowGroup,
+        source: FileBytes,
+        table: str,
+        schema: Schema,
+        tested_leaves: Mapping[int, tuple[int, ...]],
+    ) -> None:
         self._group, self._source, self._table, self._schema = group, source, table, schema
+        self._tested_leaves = tested_leaves
         self._read: dict[int, pa.Array] = {}
 
     def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
@@ -111,30 +123,24 @@ class RowGroupColumns:
         if self._group.picked is not None:
             self._read |= {id_: self._source.pick(index, id_, self._group.picked) for id_ in file_ids}
         elif file_ids:
-            table = self._source.read(index, self._group.file.footer.leaves(ids))
+            table = self._source.read(index, self._group.file.footer.leaves(ids, self._tested_leaves))
             self._read |= {id_: one_array(column) for id_, column in zip(file_ids, table.columns, strict=True)}
 
 
 @dataclass
 class PlanReader:
-    """Reads the rows of a plan. An object is used once.
-
-    Args:
-        is_cautious: opens no file before its row groups are asked for; for scans that may stop early.
-        tests_only: reads only columns that decide about rows.
-        by_index: finds the rows of listed keys through the table's index, if that reads less.
-        footers: by uuid, footers, or parts of them, that need not be fetched.
-    """
+    """Reads the rows of a plan. An object is used once."""
 
     context: Context
     plan: ScanPlan
     pending: Pending | None = None
-    is_cautious: bool = False
-    tests_only: bool = False
-    by_index: bool = False
+    is_cautious: bool = False  # opens no file before its row groups are asked for; for scans that may stop early
+    tests_only: bool = False  # reads only columns that decide about rows
+    by_index: bool = False  # finds the rows of listed keys through the table's index, if that reads less
+    caches_bytes: bool = False  # takes fetched bytes from the cache, and keeps them there: for what may be read again
+    # by uuid, footers, or parts of them, that need not be fetched
     footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
-    row_groups_seen: int = field(default=0, init=False)
-    """Row groups in the files opened so far."""
+    row_groups_seen: int = field(default=0, init=False)  # row groups in the files opened so far
     filters: FilterUse = field(default_factory=FilterUse, init=False)
     indexed: IndexedRows | None = field(default=None, init=False)
     """The rows that the index found once the row groups have been asked for; None if it was not used."""
@@ -148,6 +154,7 @@ class PlanReader:
 
     def __post_init__(self) -> None:
         self._latest: DataFileFooter | None = None
+        self.caches_bytes = self.caches_bytes and not is_local(self.context.store)
         self._blobs = BlobReader(self.context, self.pending)
         self._vectors = VectorReader(self.context, self._blobs)
 
@@ -206,7 +213,15 @@ class PlanReader:
     def _open_file(self, file: DataFile, *, refetch: bool = False, with_filters: bool = False) -> FetchedFooter:
         mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
         fetched = open_file(
-            store, cache, file, self.plan.table, mapping, refetch=refetch, with_filters=with_filters, like=self._latest
+            store,
+            cache,
+            file,
+            self.plan.table,
+            mapping,
+            caches_bytes=self.caches_bytes,
+            refetch=refetch,
+            with_filters=with_filters,
+            like=self._latest,
         )
         self._latest = fetched.footer
         return fetched
@@ -247,8 +262,17 @@ class PlanReader:
         """Yields the results of ``work`` in order. It may read the columns ``ids``, and runs for several row groups."""
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
+            try:
+                return decode(some)
+            except CorruptionError:  # the objects may be intact
+                self.context.cache.remove_objects({group.file.file.path for group, _ in some})
+                raise
+
+        def decode(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
             table, schema = self.plan.table, self.plan.entry.schema
-            columns = [RowGroupColumns(group, source, table, schema) for group, source in some]
+            columns = [
+                RowGroupColumns(group, source, table, schema, group.tested_leaves(ids)) for group, source in some
+            ]
             read = [
                 each.read(group.tested_ids) if group.predicates else {}
                 for (group, _), each in zip(some, columns, strict=True)
@@ -263,8 +287,12 @@ class PlanReader:
             return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
 
         together = cut_by_size(self._sources(groups, ids), size, TOGETHER_BYTES)
+
+        def is_short(some: Sequence[tuple[RowGroup, FileBytes]]) -> bool:
+            return len(some) > 1 or some[0][0].picked is not None
+
         ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)
-        for results in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
+        for results in self.context.runtime.compute(run, together, ahead=ahead, here=is_short):
             yield from results
 
     def _source(self, file: DataFile, fetched: FetchedFooter) -> FileBytes | None:
@@ -279,7 +307,7 @@ class PlanReader:
 
     def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
         """Yields each row group with the bytes it needs, or the file they are in."""
-        cut = batches(groups, ids)
+        cut = batches(groups, ids, self.cached_bytes)
         for batch in cut:  # batches without requests need no threads
             if batch.requests:
                 cut = chain([batch], cut)
@@ -288,7 +316,7 @@ class PlanReader:
         for batch, parts in self._fetch_batches(cut):
             yield from batch.sources(parts)
 
-    def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
+    def _fetch_batches(self, some: Iterable[FetchBatch]) -> Iterator[tuple[FetchBatch, list[tuple[int, bytes]]]]:
         """Yields batches with their (offset, bytes); requests of several batches are sent at once."""
         parts: list[tuple[int, bytes]] = []
         requests = ((batch, requested) for batch in some for requested in batch.requests or (None,))
@@ -302,7 +330,7 @@ class PlanReader:
                 yield batch, parts
                 parts = []
 
-    def _fetch(self, item: tuple[Batch, Range | None]) -> tuple[Batch, tuple[int, bytes] | None]:
+    def _fetch(self, item: tuple[FetchBatch, Range | None]) -> tuple[FetchBatch, tuple[int, bytes] | None]:
         batch, requested = item
         if requested is None:
             return batch, None
@@ -319,42 +347,64 @@ class PlanReader:
             raise missing_file_error(self.context.store, file, self.plan.table) from error
         if len(body) != requested.length:
             raise CorruptionError(file.path, f"{len(body)} bytes at {requested.start}, not {requested.length}")
+        for part in batch.ranges if self._caches_bytes_of(file) else ():
+            is_inside = requested.start <= part.start and part.end <= requested.end
+            if is_inside and part not in batch.cached and self.context.cache.has_room_for(part.length):
+                own = body[part.start - requested.start : part.end - requested.start]  # a copy, unless it is all
+                self.context.cache.put_bytes(bytes_key(file, part), own)
         return batch, (requested.start, body)
 
+    def cached_bytes(self, file: OpenFile, range_: Range) -> bytes | None:
+        """A range of a file, if it is in the cache."""
+        return self.context.cache.get_bytes(bytes_key(file.file, range_)) if self._caches_bytes_of(file.file) else None
 
-@dataclass(frozen=True)
-class Batch:
-    """Consecutive row groups of one file whose bytes are fetched together, and the GETs for them, if any."""
+    def _caches_bytes_of(self, file: DataFile) -> bool:
+        return self.caches_bytes and not is_adopted(file.path)  # each reader notices if an adopted file is replaced
+
+
+class FetchBatch(Struct, frozen=True):
+    """Consecutive row groups of one file whose bytes are fetched together, and the GETs for them, if any.
+
+    ``ranges`` are the column chunks or pages that are read; ``cached`` has those that are not fetched.
+    """
 
     groups: tuple[RowGroup, ...]
     requests: tuple[Range, ...]
+    ranges: frozenset[Range] = frozenset()
+    cached: Mapping[Range, bytes] = {}
 
     def sources(self, parts: list[tuple[int, bytes]]) -> Iterator[tuple[RowGroup, FileBytes]]:
         """Yields each row group with its bytes, from those that were fetched."""
         file = self.groups[0].file
+        parts = sorted([*((part.start, body) for part, body in self.cached.items()), *parts], key=itemgetter(0))
         source = file.source or FileBytes.from_ranges(parts, file.file.size, file.footer)
         for group in self.groups:
             yield group, source
 
 
-def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
+def batches(
+    groups: Iterable[RowGroup], ids: frozenset[int], cached_bytes: Callable[[OpenFile, Range], bytes | None]
+) -> Iterator[FetchBatch]:
     """Cuts row groups into batches of about ``MERGED_BYTES``, with the requests that are made."""
     together: list[RowGroup] = []
     ranges: list[Range] = []
     size = 0
 
-    def batch() -> Batch:
+    def batch() -> FetchBatch:
         gap = GAP_BYTES if together[0].picked is None else PAGE_GAP_BYTES
-        return Batch(tuple(together), tuple(coalesce(ranges, gap)))
+        bodies = ((range_, cached_bytes(together[0].file, range_)) for range_ in set(ranges))
+        cached = {range_: body for range_, body in bodies if body is not None}
+        missing = [range_ for range_ in ranges if range_ not in cached]
+        return FetchBatch(tuple(together), tuple(coalesce(missing, gap)), frozenset(ranges), cached)
 
     for group in groups:
         if group.file.source is not None:
             if together:
                 yield batch()
                 together, ranges, size = [], [], 0
-            yield Batch((group,), ())
+            yield FetchBatch((group,), ())
             continue
-        group_ranges = group.ranges(ids | group.tested_ids)
+        group_ranges = group.ranges(ids)
         length = sum(range_.length for range_ in group_ranges)
         fits = together and together[0].file is group.file and (together[0].picked is None) == (group.picked is None)
         if together and (not fits or size + length > MERGED_BYTES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from operator import and_
@@ -16,8 +16,10 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
+from dolmen.base.records import replace
 from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones
@@ -48,8 +50,7 @@ from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 
-MOST_KEYS = 65_536
-"""More values than this are not looked up in filters."""
+MOST_KEYS = 65_536  # more values than this are not looked up in filters
 
 
 def filters_range(footer: DataFileFooter) -> Range | None:
@@ -64,8 +65,7 @@ def filters_range(footer: DataFileFooter) -> Range | None:
     return Range(part.start, part.end)
 
 
-@dataclass(frozen=True)
-class KeyFilters:
+class KeyFilters(Struct, frozen=True):
     """The verified filters of one file; ``start`` is their offset in it."""
 
     footer: DataFileFooter
@@ -120,18 +120,13 @@ def _literals(p: Compare | In) -> pa.Array | None:
 
 @dataclass
 class FileProbe:
-    """The filters of one file, as a scan asks them.
-
-    Args:
-        requested: the number of bytes that were fetched for the filters; None if they were cached.
-        with_footer: whether the footer came with the filters, in the same request.
-        excluded: counts row groups that the filters excluded, or that need no test because of the filters.
-    """
+    """The filters of one file, as a scan asks them."""
 
     filters: KeyFilters
     probes: KeyProbes
-    requested: int | None = None
-    with_footer: bool = False
+    requested: int | None = None  # the number of bytes that were fetched for the filters; None if they were cached
+    with_footer: bool = False  # whether the footer came with the filters, in the same request
+    # counts row groups that the filters excluded, or that need no test because of the filters
     excluded: int = field(default=0, init=False)
 
     def may_match(self, group: int, p: Predicate) -> bool:
@@ -170,8 +165,7 @@ _FEW_ROWS = 10_000
 statistics after those of the file: testing the rows takes less time."""
 
 
-@dataclass(frozen=True)
-class FilePlan:
+class FilePlan(Struct, frozen=True):
     """A data file to read, with the tombstones that may hide rows of it.
 
     ``needs_filter``: whether the scan's predicate has to be evaluated on its rows.
@@ -199,8 +193,7 @@ class FilePlan:
         return None if self.needs_filter or self.tombstones else self.file.live_rows
 
 
-@dataclass(frozen=True)
-class OpenFile:
+class OpenFile(Struct, frozen=True):
     """A file of the plan with all that is needed before its rows.
 
     ``source`` has its bytes if they are on this machine or came with the footer.
@@ -245,34 +238,24 @@ class RowTest(Protocol):
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group to read, with the tests of its rows that statistics could not decide.
-
-    Args:
-        first: position of its first row: rows of the file before it, deleted ones included.
-        rows: number of physical rows.
-        deleted: number of its rows that the file's vector deletes.
-        predicate: the scan's predicate; None if every row matches.
-        predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
-        lookups: of ``keys`` tombstones.
-        picked: indexes of the rows to read, ascending, counted from the start of the row group; None for all rows. If
-            only some are read, ``rows`` is the number of these.
-        known_columns: ids of columns whose values in the picked rows are known: they are read only for a test.
-        hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
-        test: evaluates the scan's condition that is no predicate.
-    """
+    """A row group to read, with the tests of its rows that statistics could not decide."""
 
     file: OpenFile
     index: int
-    first: int
-    rows: int
-    deleted: int
-    predicate: Predicate | None
-    predicates: tuple[Conjunction, ...]
-    lookups: tuple[KeysLookup, ...]
+    first: int  # position of its first row: rows of the file before it, deleted ones included
+    rows: int  # number of physical rows
+    deleted: int  # number of its rows that the file's vector deletes
+    predicate: Predicate | None  # the scan's predicate; None if every row matches
+    predicates: tuple[Conjunction, ...]  # of ``where`` tombstones; rows for which one is TRUE are hidden
+    lookups: tuple[KeysLookup, ...]  # of ``keys`` tombstones
+    # indexes of the rows to read, ascending, counted from the start of the row group; None for all rows. If only some
+    # are read, ``rows`` is the number of these.
     picked: Rows | None = field(default=None, kw_only=True)
+    # ids of columns whose values in the picked rows are known: they are read only for a test
     known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
+    # a mask of the rows that ``predicates`` hide, once they are evaluated
     hidden: Mask | None = field(default=None, kw_only=True)
-    test: RowTest | None = field(default=None, kw_only=True)
+    test: RowTest | None = field(default=None, kw_only=True)  # evaluates the scan's condition that is no predicate
 
     @property
     def exact_rows(self) -> int | None:
@@ -303,11 +286,30 @@ class RowGroup:
     def positions(self) -> Rows:
         return self.first + (np.arange(self.rows) if self.picked is None else self.picked)
 
-    def ranges(self, ids: frozenset[int]) -> list[Range]:
-        """The bytes of these columns: whole column chunks, or the pages with the picked rows."""
+    def tested_leaves(self, whole: frozenset[int]) -> dict[int, tuple[int, ...]]:
+        """The Parquet columns of fields that are tested, by struct, unless the struct is read ``whole``.
+
+        Empty where rows are picked: their structs are read as a whole.
+        """
         footer = self.file.footer
+        if self.picked is not None or not footer.struct_fields:
+            return {}
+        used = frozenset[Column]() if self.predicate is None else all_columns(self.predicate)
+        used = used.union(*(predicate.columns for predicate in self.predicates))
+        whole = whole.union(*(lookup.columns for lookup in self.lookups))
+        whole |= {each.id for each in self.test.fields} if self.test else set()
+        found: dict[int, set[int]] = defaultdict(set)
+        for column in used:
+            leaf = footer.struct_fields.get(column.id) if column.path else None
+            found[column.column_id] |= set(leaf.leaves) if leaf else {-1}
+        return {id_: tuple(sorted(leaves)) for id_, leaves in found.items() if id_ not in whole and -1 not in leaves}
+
+    def ranges(self, ids: frozenset[int]) -> list[Range]:
+        """The bytes of these columns and of the tested ones: whole column chunks, or the pages with the picked rows."""
+        footer = self.file.footer
+        tested_leaves, ids = self.tested_leaves(ids), ids | self.tested_ids
         if self.picked is None:
-            return footer.ranges(self.index, ids)
+            return footer.ranges(self.index, ids, tested_leaves)
         ranges: list[Range] = []
         for id_ in (ids - (self.known_columns - self.tested_ids)) & footer.columns.keys():
             pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
@@ -315,8 +317,7 @@ class RowGroup:
         return ranges
 
 
-@dataclass(frozen=True)
-class DeleteTests:
+class DeleteTests(Struct, frozen=True, dict=True):
     """The deletes to test on rows: a row is hidden if a predicate is TRUE for it, or a lookup has its key."""
 
     predicates: tuple[Conjunction, ...] = ()
@@ -343,8 +344,7 @@ class DeleteTests:
         return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
 
 
-@dataclass(frozen=True)
-class Deletes:
+class Deletes(Struct, frozen=True, dict=True):
     """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
 
     predicates: dict[Blob, Predicate]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
+from dolmen.base.records import replace
 from dolmen.errors import InputError
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
@@ -21,7 +23,7 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.conditions import Condition, join_conditions, read_condition
-from dolmen.rows.scan.data_objects import first_request
+from dolmen.rows.scan.data_objects import first_request, footer_key
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
 from dolmen.rows.scan.plan import FactSheet, ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, batches
@@ -316,7 +318,14 @@ class Scan:
 
     def _reader(self, plan: ScanPlan) -> PlanReader:
         is_limited = plan.limit is not None
-        return PlanReader(self._view.context, plan, self._view.pending, is_cautious=is_limited, by_index=not is_limited)
+        return PlanReader(
+            self._view.context,
+            plan,
+            self._view.pending,
+            is_cautious=is_limited,
+            by_index=not is_limited,
+            caches_bytes=True,
+        )
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():
@@ -401,7 +410,8 @@ PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
 
 def matching_positions(view: View, where: Condition) -> dict[str, BitMap]:
     """The positions, by path of the file, of the live rows for which a condition is TRUE. Reads only tested columns."""
-    reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending, by_index=True)
+    scan = plan(view, columns=(), where=where)
+    reader = PlanReader(view.context, scan, view.pending, by_index=True, caches_bytes=True)
     found: dict[str, BitMap] = {}
     for path, positions in reader.read(_positions, reader.groups(), frozenset()):
         if positions:
@@ -481,8 +491,7 @@ def _rows_at(
     return pa.Table.from_batches(batches, scan.schema)
 
 
-@dataclass(frozen=True)
-class Fetch:
+class Fetch(Struct, frozen=True):
     """A number of requests, and the bytes that they fetch."""
 
     requests: int = 0
@@ -497,34 +506,28 @@ class Fetch:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(FactSheet):
-    """The requests and row groups of a scan, with the current cache.
-
-    Args:
-        row_groups: in all files that are read.
-        row_groups_read: the number that may have rows for the scan, by the footers' statistics and vectors.
-        row_groups_tested: the number whose rows have to be tested against a predicate or tombstone.
-        vectors, vector_positions: deletion vectors applied, and the rows they remove.
-        where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
-        filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
-        indexed_files, absent_files: files that the index covers, if it was asked, and covered files without the keys.
-        tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests. A small file comes whole with
-            its footer, and filters mostly with the footer. With a limit, ``data_fetch`` is the most that is read.
-            Files of this machine are read without requests, in ``row_groups_read`` pieces.
-    """
+    """The requests and row groups of a scan, with the current cache."""
 
     plan: ScanPlan
-    row_groups: int
-    row_groups_read: int
-    row_groups_tested: int
+    row_groups: int  # in all files that are read
+    row_groups_read: int  # the number that may have rows for the scan, by the footers' statistics and vectors
+    row_groups_tested: int  # the number whose rows have to be tested against a predicate or tombstone
+    # vectors, vector_positions: deletion vectors applied, and the rows they remove
     vectors: int
     vector_positions: int
+    # where_tombstones, keys_tombstones: deletes that are checked, in at least one file
     where_tombstones: int
     keys_tombstones: int
+    # filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded
     filtered_files: int
     excluded_files: int
+    # indexed_files, absent_files: files that the index covers, if it was asked, and covered files without the keys
     indexed_files: int
     absent_files: int
     index_fetch: Fetch
+    # tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests. A small file comes whole with its
+    # footer, and filters mostly with the footer. With a limit, ``data_fetch`` is the most that is read. Files of this
+    # machine are read without requests, in ``row_groups_read`` pieces.
     tombstone_fetch: Fetch
     vector_fetch: Fetch
     footer_fetch: Fetch
@@ -569,10 +572,10 @@ def explain(reader: PlanReader) -> Explanation:
     vectors = [file.file.vector for file in plan.files if file.file.vector]
     blobs = blob_requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
     bitmaps = blob_requests(v for v in vectors if cache_key(v) not in cache)
-    unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
+    unopened = {file.file.uuid: file.file for file in plan.files if footer_key(file.file) not in cache}
     groups = tested = 0
     data = Fetch()
-    for batch in batches(reader.groups(), plan.output_ids):
+    for batch in batches(reader.groups(), plan.output_ids, reader.cached_bytes):
         groups += len(batch.groups)
         tested += sum(bool(group.tested_ids) for group in batch.groups)
         data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))

@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 
 from dolmen.base.units import MIB
@@ -39,17 +40,14 @@ from dolmen.store.cache import CacheKey, ObjectCache
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
 """Decoded keys are cached if a scan needs at most this many, from lists of this size."""
 
-_INLINE_TOGETHER = 1_000
-"""The most inline lists of keys that are decoded at once."""
+_INLINE_TOGETHER = 1_000  # the most inline lists of keys that are decoded at once
 
 MEMORY_BYTES = 32 * MIB
 """The most memory of keys, over all tuples of columns; about three times as much while they are sorted."""
 
-AHEAD_BYTES = 32 * MIB
-"""Blobs are fetched ahead up to this size."""
+AHEAD_BYTES = 32 * MIB  # blobs are fetched ahead up to this size
 
-VECTOR_BYTES = 16 * MIB
-"""Vectors of consecutive files are fetched together up to this size."""
+VECTOR_BYTES = 16 * MIB  # vectors of consecutive files are fetched together up to this size
 
 
 class BlobKey(NamedTuple):
@@ -72,7 +70,8 @@ def blob_key(blob: Blob | Vector) -> BlobKey:
 
 def cache_key(blob: Blob | Vector) -> CacheKey:
     """The key in the cache, which holds the decoded blob in memory and its bytes on disk."""
-    return ("vector" if isinstance(blob, Vector) else "tombstone", blob.object, blob.offset)
+    kind = "vector" if isinstance(blob, Vector) else "tombstone"
+    return (kind, blob.object, blob.offset, blob.length, blob.crc32)
 
 
 def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
@@ -83,8 +82,7 @@ def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
     return [BlobRequest(key, merged) for key, ranges in by_object.items() for merged in coalesce(ranges)]
 
 
-@dataclass(frozen=True)
-class BlobReader:
+class BlobReader(Struct, frozen=True):
     """Fetches blobs, also from a transaction's own objects before their upload."""
 
     context: Context
@@ -110,7 +108,7 @@ class BlobReader:
         for key, blob in {blob_key(blob): blob for blob in blobs}.items():
             body = self.pending and self.pending(blob.object, blob.offset, blob.length)
             if not body:
-                body = self.context.cache.peek(cache_key(blob), partial(_check, blob))
+                body = self.context.cache.get_from_disk(cache_key(blob), partial(_check, blob))
             if body:
                 cached[key] = body
             else:
@@ -134,7 +132,7 @@ class BlobReader:
             start = blob.offset - request.range.start
             own = body[start : start + blob.length]
             if self.context.cache.disk and crc32(own) == blob.crc32:
-                self.context.cache.keep(cache_key(blob), own)
+                self.context.cache.put_on_disk(cache_key(blob), own)
             yield blob_key(blob), own
 
 
@@ -271,16 +269,14 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
     return Deletes(predicates, keys.finish())
 
 
-@dataclass(frozen=True)
-class VectorRequest:
+class VectorRequest(Struct, frozen=True):
     """One GET, and the files whose vectors it fetches, by the key of the vector."""
 
     request: BlobRequest
     files: dict[BlobKey, list[tuple[DataFile, Vector]]]
 
 
-@dataclass(frozen=True)
-class VectorReader:
+class VectorReader(Struct, frozen=True):
     """Reads vectors of data files, from the cache or with few requests."""
 
     context: Context
@@ -335,8 +331,7 @@ def vector_bytes(plan: FilePlan) -> int:
     return plan.file.vector.length if plan.file.vector else 0
 
 
-@dataclass(frozen=True)
-class ErasureMatcher:
+class ErasureMatcher(Struct, frozen=True):
     """Matches rows with the deletes of erasures, which are the only ones in ``entry``."""
 
     entry: TableEntry

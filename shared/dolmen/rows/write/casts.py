@@ -36,9 +36,9 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.errors import SchemaError
 from dolmen.format.schema import own_names
 from dolmen.format.types import is_bytes, is_text, short_type

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
-from dolmen.errors import MAX_SHOWN, RowError, SchemaError
+from dolmen.errors import MAX_SHOWN, ConstraintError, RowError, SchemaError
 from dolmen.format.column_history import with_field_ids
 from dolmen.format.schema import Default, DefaultFunction, Schema, constant, readable_names
 from dolmen.format.types import Mask, to_mask, to_plain
@@ -29,6 +29,7 @@ from dolmen.predicate.evaluate import matches
 from dolmen.predicate.text import plain_text, to_sql
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, find_refused, first_misfit, lossless_cast, match_fields
 
+_NULL = "NULL in a column that is not nullable"
 _REASONS = (
     (re.compile("UTF8"), "the text is not UTF-8: decode it by its true encoding, or store it as binary"),
     (re.compile(r"Decimal value .* does not fit"), "a decimal has more digits than its type {kind} holds"),
@@ -125,12 +126,10 @@ def _reason(error: pa.ArrowInvalid, kind: pa.DataType) -> str:
 
 MAX_BATCH_ROWS = 131_072
 
-MAX_BATCH_BYTES = 64 * MIB
-"""Batches above either limit are cut; a single row never is."""
+MAX_BATCH_BYTES = 64 * MIB  # batches above either limit are cut; a single row never is
 
 
-@dataclass(frozen=True)
-class CastColumn:
+class CastColumn(Struct, frozen=True):
     """The source of one column: the input's column ``index``, with the cast if there is one, or the ``default``."""
 
     field: pa.Field
@@ -139,19 +138,14 @@ class CastColumn:
     default: Default = None
 
 
-@dataclass(frozen=True)
-class RowCheck:
-    """A check of a table, as new rows are compared with it.
+class RowCheck(Struct, frozen=True):
+    """A check of a table, as new rows are compared with it."""
 
-    Args:
-        name, text: its name, and its condition in SQL.
-        violation: TRUE for the rows that it refuses.
-        columns: its columns, by id: the name, and the type, whose structs have the ids of their fields.
-    """
-
+    # name, text: its name, and its condition in SQL
     name: str
     text: str
-    violation: Predicate
+    violation: Predicate  # TRUE for the rows that it refuses
+    # its columns, by id: the name, and the type, whose structs have the ids of their fields
     columns: Mapping[int, tuple[str, pa.DataType]]
 
     def refused(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
@@ -212,11 +206,10 @@ def check_rows(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa
 def _check(batch: pa.RecordBatch, checks: Sequence[RowCheck], first_row: int | None) -> None:
     if refused := [found for check in checks if (found := check.find(batch))]:
         index, reason = min(refused)
-        raise RowError(reason, row=None if first_row is None else first_row + index)
+        raise ConstraintError(reason, row=None if first_row is None else first_row + index)
 
 
-@dataclass(frozen=True)
-class CastPlan:
+class CastPlan(Struct, frozen=True):
     """How batches of one schema become batches of a table's schema, whose rows meet its checks."""
 
     target: pa.Schema
@@ -300,7 +293,7 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
             misfits.append((index, column.field.name, reason))
     if misfits:
         index, name, reason = min(misfits, key=lambda misfit: misfit[0])
-        raise RowError(reason, row=first_row + index, column=name)
+        raise (ConstraintError if reason == _NULL else RowError)(reason, row=first_row + index, column=name)
     if not arrays:
         raise SchemaError("a table needs at least one column")
     fitted = pa.RecordBatch.from_arrays(arrays, schema=plan.target)
@@ -328,7 +321,7 @@ def _default_values(default: Default, arrow_type: pa.DataType, rows: int) -> pa.
 def _fit(array: pa.Array, column: CastColumn) -> pa.Array:
     values = column.cast(array) if column.cast else array
     if not column.field.nullable and values.null_count:  # asked of the decoded values: dictionaries may hold NULLs
-        raise Misfit("NULL in a column that is not nullable")
+        raise Misfit(_NULL)
     return values
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Generic, Self, TypeAlias, TypeVar
@@ -16,9 +15,11 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
+from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.errors import SchemaError
 from dolmen.format.chunk_locations import (
     PARQUET_MAGIC,
@@ -33,11 +34,14 @@ from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums
 from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
-from dolmen.format.properties import has_index
+from dolmen.format.properties import partition_files
 from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.rows.write.conform import check_rows
+from dolmen.rows.write.encodings import TRIAL_ROWS
+from dolmen.rows.write.partitioning import Piece, RowDivision
 from dolmen.rows.write.runs import (
     DEFAULT,
+    EncodedRun,
     Extent,
     Run,
     WriteOptions,
@@ -46,6 +50,7 @@ from dolmen.rows.write.runs import (
     cut,
     encode,
     file_entry,
+    finish_object,
     has_filters,
     make_run,
     write_object,
@@ -55,8 +60,7 @@ from dolmen.store.base import ObjectOutput, ObjectStore, StreamedOutput
 Output = TypeVar("Output", bound=StreamedOutput)
 
 
-@dataclass(frozen=True)
-class CopiedGroup:
+class CopiedGroup(Struct, frozen=True):
     """A row group to copy into another file, with the size of its column chunks and extents of columns."""
 
     index: int
@@ -65,16 +69,14 @@ class CopiedGroup:
     extents: Mapping[int, Extent]
 
 
-@dataclass(frozen=True)
-class CopiedGroups:
+class CopiedGroups(Struct, frozen=True):
     """Consecutive row groups of one file to copy into others. The file's frame is that of ``written_footer``."""
 
     source: SpliceSource
     groups: tuple[CopiedGroup, ...]
 
 
-@dataclass(frozen=True)
-class EncodedGroups:
+class EncodedGroups(Struct, frozen=True):
     """A run whose row groups become part of a file: magic and column chunks, with their locations and checksums."""
 
     body: Sequence[bytes]
@@ -85,7 +87,10 @@ class EncodedGroups:
     @classmethod
     def of(cls, run: Run, entry: TableEntry, plan: WritePlan) -> EncodedGroups:
         body: list[bytes] = []
-        encoded = encode(body.append, entry, plan, run)
+        return cls.of_encoded(body, encode(body.append, entry, plan, run))
+
+    @classmethod
+    def of_encoded(cls, body: Sequence[bytes], encoded: EncodedRun) -> EncodedGroups:
         tail, size = encoded.tail, encoded.size
         source = SpliceSource.parse("", "", tail + encoded.footer, size, size + len(tail))
         if source is None:
@@ -207,8 +212,17 @@ class SplicedObject(Generic[Output]):
 RowsSource: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
 """Rows of the files to write: row groups of other files, or batches."""
 
-_MOST_ENCODERS = 8
-"""The most processors that encode: each encodes a run of its own, which takes memory."""
+_MOST_ENCODERS = 8  # the most processors that encode: each encodes a run of its own, which takes memory
+_MOST_UPLOADS = 8  # the most small files of partitions that are uploaded at once
+
+
+class _DividedRun(Struct, frozen=True):
+    """An encoded run of one partition, or of several (None). With ``is_alone`` there is no other one."""
+
+    partition: Partition | None
+    is_alone: bool
+    body: Sequence[bytes]
+    encoded: EncodedRun
 
 
 def write_data_files(
@@ -222,7 +236,7 @@ def write_data_files(
     beat: Callable[[], None] = lambda: None,
     open_output: Callable[[str], StreamedOutput] | None = None,
 ) -> list[DataFile]:
-    """Writes rows into as many data files as they need; without rows it writes no file.
+    """Writes rows into as many data files as they need; without rows it writes no file. Files are of one partition.
 
     It reads the batches and uploads in the calling thread; runs are sorted and encoded on all processors. An error
     aborts the current file; finished ones are left as orphans. Raises RowError: a check of the table refuses a row;
@@ -242,6 +256,11 @@ def write_data_files(
     batches = check_rows(batches, table.schema) if table.schema.checks else batches
     keys = partial(_key, store, table_name, name or runtime.uuid)
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)
+    if spec := PartitionSpec.of(table):
+        most = options.partition_files or partition_files(table)
+        with files, RowDivision(spec, table.schema.arrow, options, most, runtime) as division:
+            files.write_divided(division.divide(batches), spec)
+            return files.finish()
     pieces = cut(batches, table.schema.arrow, options.run_bytes, options.run_rows)
     first, second = next(pieces, None), next(pieces, None)
     if first is None:
@@ -338,6 +357,73 @@ class _Files(Generic[Output]):
         del first  # frees its memory early
         yield from self._runtime.compute(encode, runs, ahead=self._encoders + 1)
 
+    def write_divided(self, pieces: Iterable[Piece], spec: PartitionSpec) -> None:
+        """Writes the rows of each partition into files of their own, whose entries say which partition it is."""
+
+        def write(item: tuple[Partition | None, DataFile | Callable[[], DataFile]]) -> DataFile:
+            partition, file = item
+            written = file if isinstance(file, DataFile) else file()
+            return written if partition is None else spec.record(written, partition)
+
+        with closing(self._encode_divided(iter(pieces))) as runs:
+            for file in self._runtime.map(write, self._files_of(runs), ahead=_MOST_UPLOADS):
+                self._done.append(file)
+                self._beat()
+
+    def _files_of(
+        self, runs: Iterable[_DividedRun]
+    ) -> Iterator[tuple[Partition | None, DataFile | Callable[[], DataFile]]]:
+        """The files of each partition; a small one is still to be uploaded, by a function."""
+        last: Partition | None = None
+        for run in runs:
+            if self._current and (run.partition != last or self._current.size >= self._options.file_bytes):
+                yield last, self._pop()
+            last = run.partition
+            if run.is_alone and self._current is None:
+                key = self._key()
+                yield last, partial(self._write_whole, self._open_output(key), key, run)
+            else:
+                self._file().write(EncodedGroups.of_encoded(run.body, run.encoded))
+        if self._current:
+            yield last, self._pop()
+
+    def _write_whole(self, output: Output, key: str, run: _DividedRun) -> DataFile:
+        with output:
+            for part in run.body:
+                output.write(part)
+            return finish_object(output, key, self._table, run.encoded)
+
+    def _pop(self) -> DataFile:
+        """Ends the current file."""
+        self._end()
+        return self._done.pop()
+
+    def _encode_divided(self, pieces: Iterator[Piece]) -> Generator[_DividedRun, None, None]:
+        table, options = self._table, self._options
+
+        def plan_of(run: Run) -> WritePlan:
+            return WritePlan.of(run, options, table)
+
+        def planned() -> Iterator[tuple[Piece, Run | None, WritePlan | None]]:
+            plan = None
+            for piece in pieces:
+                if plan is None and len(piece.columns[0]) >= TRIAL_ROWS:  # for all, as trials of encodings take time
+                    run = make_run(piece.columns, table)
+                    plan = plan_of(run)
+                    yield piece, run, plan
+                else:
+                    yield piece, None, plan
+
+        def encode_piece(item: tuple[Piece, Run | None, WritePlan | None]) -> _DividedRun:
+            piece, run, plan = item
+            run = run or make_run(piece.columns, table)
+            body: list[bytes] = []
+            return _DividedRun(
+                piece.partition, piece.is_alone, body, encode(body.append, table, plan or plan_of(run), run)
+            )
+
+        yield from self._runtime.compute(encode_piece, planned(), ahead=self._encoders + 1)
+
     def copy(self: _Files[ObjectOutput], copied: CopiedGroups) -> None:
         """Appends row groups as they are, cut where a file is full."""
         groups: list[CopiedGroup] = []
@@ -358,7 +444,7 @@ class _Files(Generic[Output]):
 
     def _plan_of(self, run: Run) -> WritePlan:
         if self._plan is None or self._plan.encodings.row_bytes is None:  # made from too few rows
-            return WritePlan.of(run, self._options, is_looked_up=has_index(self._table))
+            return WritePlan.of(run, self._options, self._table)
         return self._plan
 
     def _file(self) -> SplicedObject[Output]:

@@ -7,22 +7,20 @@ DELTA_BINARY_PACKED for integers and times, DELTA_LENGTH_BYTE_ARRAY for strings 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
+from dolmen.format.properties import FAST_COMPRESSION, Compression
 from dolmen.format.schema import is_nested, leaf_count
-
-_COMPRESSION_LEVEL = 1
-"""The level of Zstandard."""
 
 SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4
 
-_TRIAL_ROWS = 16_384
+TRIAL_ROWS = 16_384
 """With fewer rows a trial would take longer than writing them: texts get dictionaries, integers are packed."""
 
 _NEAR_MISS, _GROUP_ROWS = 1.5, 65_536
@@ -37,12 +35,8 @@ _WORTH_COMPRESSING = 0.98
 """Packed integers are compressed only if ZSTD leaves less than this part of them. Other columns always are: their later
 rows may compress well, while packed integers stay small without it."""
 
-WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
-"""The compressions of column chunks that dolmen writes, as Parquet names them."""
 
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A Parquet column. A nested column of the table has one or more.
 
     ``path`` need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
@@ -54,26 +48,26 @@ class Leaf:
     is_nested: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Encodings:
+class Encodings(Struct, frozen=True):
     """Encodings by path of the leaf; PLAIN for leaves in neither ``dictionary`` nor ``delta``.
 
-    ``row_bytes`` (compressed) is None without a trial. ZSTD would not make the ``uncompressed`` columns smaller.
+    ``row_bytes`` (compressed) is None without a trial. Compression would not make the ``uncompressed`` columns smaller.
     """
 
     dictionary: tuple[str, ...]
     delta: dict[str, str]
     row_bytes: float | None = None
     uncompressed: frozenset[str] = frozenset()
+    compression: Compression = FAST_COMPRESSION
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:
         """The arguments of pyarrow's writer, for a file of this schema."""
-        paths = {leaf.path for leaf in leaves(schema)}
+        paths, (codec, level) = {leaf.path for leaf in leaves(schema)}, self.compression
         return {
             "use_dictionary": list(self.dictionary) or False,
             "column_encoding": self.delta or None,
-            "compression": {path: "none" if path in self.uncompressed else "zstd" for path in paths},
-            "compression_level": dict.fromkeys(paths - self.uncompressed, _COMPRESSION_LEVEL),
+            "compression": {path: "none" if path in self.uncompressed else codec for path in paths},
+            "compression_level": None if level is None else dict.fromkeys(paths - self.uncompressed, level),
         }
 
 
@@ -89,7 +83,7 @@ def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
     )
 
 
-def choose(rows: pa.Table) -> Encodings:
+def choose(rows: pa.Table, compression: Compression = FAST_COMPRESSION) -> Encodings:
     """The encodings that suit these rows, the first of a file."""
     all_leaves = leaves(rows.schema)
     paths = Counter(leaf.path for leaf in all_leaves)
@@ -98,12 +92,13 @@ def choose(rows: pa.Table) -> Encodings:
         for leaf in all_leaves
         if leaf.physical_type in _DELTA and paths[leaf.path] == 1  # else it would be another column's too
     }
-    if rows.num_rows < _TRIAL_ROWS:
+    if rows.num_rows < TRIAL_ROWS:
         texts = tuple(leaf.path for leaf in all_leaves if leaf.physical_type == "BYTE_ARRAY")
-        return Encodings(texts, {path: encoding for path, encoding in delta.items() if path not in texts})
-    sample = _sample(rows)
-    plain_sizes = _sizes(sample, use_dictionary=False)
-    delta_chunks = _chunks(sample, use_dictionary=False, column_encoding=delta or None)
+        delta = {path: encoding for path, encoding in delta.items() if path not in texts}
+        return Encodings(texts, delta, compression=compression)
+    sample, codec = _sample(rows), compression.codec
+    plain_sizes = _sizes(sample, codec, use_dictionary=False)
+    delta_chunks = _chunks(sample, codec, use_dictionary=False, column_encoding=delta or None)
     delta_sizes = {path: chunk.total_compressed_size for path, chunk in delta_chunks.items()}
     chosen = {
         leaf.path: delta[leaf.path]
@@ -111,13 +106,13 @@ def choose(rows: pa.Table) -> Encodings:
         if leaf.path in delta and delta_sizes[leaf.path] <= plain_sizes[leaf.path] * _DELTA_MAY_TAKE[leaf.physical_type]
     }
     best = plain_sizes | {path: delta_sizes[path] for path in chosen}
-    dictionary_sizes = _sizes(sample, use_dictionary=True)
+    dictionary_sizes = _sizes(sample, codec, use_dictionary=True)
     near_misses = [
         leaf.column
         for leaf in all_leaves
         if not leaf.is_nested and best[leaf.path] <= dictionary_sizes[leaf.path] < best[leaf.path] * _NEAR_MISS
     ]
-    dictionary_sizes |= _dictionary_sizes_of_more_rows(rows.select(near_misses))
+    dictionary_sizes |= _dictionary_sizes_of_more_rows(rows.select(near_misses), codec)
     dictionary = tuple(path for path in best if dictionary_sizes[path] < best[path])
     for path in dictionary:
         best[path] = dictionary_sizes[path]
@@ -128,7 +123,7 @@ def choose(rows: pa.Table) -> Encodings:
         if "DELTA_BINARY_PACKED" in delta_chunks[path].encodings
         and delta_sizes[path] > delta_chunks[path].total_uncompressed_size * _WORTH_COMPRESSING
     )
-    return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows, uncompressed)
+    return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows, uncompressed, compression)
 
 
 def _sample(rows: pa.Table) -> pa.Table:
@@ -141,26 +136,26 @@ def _sample(rows: pa.Table) -> pa.Table:
     return pa.concat_tables(rows.slice(start, each) for start in starts).combine_chunks()
 
 
-def _dictionary_sizes_of_more_rows(rows: pa.Table) -> dict[str, float]:
+def _dictionary_sizes_of_more_rows(rows: pa.Table, codec: str) -> dict[str, float]:
     """Sizes of dictionaries that more rows share, by path, scaled to the rows of the sample."""
     group = rows.slice(0, _GROUP_ROWS)
     if group.num_rows <= SAMPLE_ROWS or group.num_columns == 0:
         return {}
-    sizes = _sizes(group, use_dictionary=True)
+    sizes = _sizes(group, codec, use_dictionary=True)
     return {path: size * SAMPLE_ROWS / group.num_rows for path, size in sizes.items()}
 
 
-def _sizes(sample: pa.Table, **encoding: Any) -> dict[str, float]:
-    chunks = _chunks(sample, **encoding)
+def _sizes(sample: pa.Table, codec: str, **encoding: Any) -> dict[str, float]:
+    chunks = _chunks(sample, codec, **encoding)
     return {path: chunk.total_compressed_size for path, chunk in chunks.items()}
 
 
-def _chunks(sample: pa.Table, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
+def _chunks(sample: pa.Table, codec: str, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
     writer = pq.ParquetWriter(
         pa.BufferOutputStream(),
         sample.schema,
-        compression="zstd",
-        compression_level=_COMPRESSION_LEVEL,
+        compression=codec,
+        compression_level=1 if codec in ("zstd", "gzip") else None,  # a trial: higher levels take time
         write_statistics=False,
         **encoding,
     )

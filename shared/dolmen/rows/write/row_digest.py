@@ -19,27 +19,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.errors import InputError
 from dolmen.format.types import short_type, to_mask, type_of
 
 DIGEST_BYTES = 16
 
-SCHEME = "c1-"
-"""The prefix of content digests made here, which distinguishes them from older forms."""
+SCHEME = "c1-"  # the prefix of content digests made here, which distinguishes them from older forms
 
 _GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
-_BASE = 0x5851F42D4C957F2D
-"""Odd, so that it has an inverse."""
+_BASE = 0x5851F42D4C957F2D  # odd, so that it has an inverse
 
-_WINDOW = 1 << 18
-"""Elements that are folded together: some megabytes of numbers."""
+_WINDOW = 1 << 18  # elements that are folded together: some megabytes of numbers
 
-_LONG = 1 << 16
-"""A longer string is hashed by itself."""
+_LONG = 1 << 16  # a longer string is hashed by itself
 
 
 def content_digest(*parts: Any) -> str:
@@ -74,7 +70,7 @@ class RowDigest:
     def hexdigest(self) -> str:
         """The digest of the rows so far, with the names and types of their columns, in any order.
 
-        A column of only NULLs does not count: callers may leave it out.
+        A column, or a field of a struct, of only NULLs does not count: callers may leave it out.
         """
         columns = sorted(
             [name, *node.digests()] for name, node in self._columns.items() if node.has_values and name in self._names
@@ -100,7 +96,8 @@ class _DigestNode:
 
     def digests(self) -> list[Any]:
         streams = [stream.hexdigest() for stream in (self.nulls, self.values, self.lengths)]
-        return [self.type, *streams, [[name, *child.digests()] for name, child in self.children.items()]]
+        counts = (each for each in self.children.items() if each[1].has_values or self.type != "struct")
+        return [self.type, *streams, [[name, *child.digests()] for name, child in counts]]
 
     def update(self, array: pa.Array) -> None:
         """Adds values: the indexes of NULLs, and then the other values."""

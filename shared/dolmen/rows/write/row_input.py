@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
 from numbers import Real
@@ -21,11 +20,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.base.units import MIB
-from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError, short_repr
+from dolmen.errors import Error, InputError, RowError, SchemaError, short_repr
 from dolmen.format.delete_object import Keys, check_not_null, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
@@ -38,17 +38,14 @@ _ACCEPTED = (
     "or anything with __arrow_c_stream__"
 )
 
-MAX_KEYS = 1_000_000
+PART_KEYS, PART_BYTES = 1_000_000, 128 * MIB
+"""The most keys, and Arrow memory, of a part of an upsert. A part stays in memory: a later row may replace any of its
+rows."""
 
-MAX_BYTES = 256 * MIB
-"""The most Arrow memory of an upsert, whose rows stay in memory because a later row may replace any of them."""
-
-_FOLD_ROWS, _FOLD_BYTES = MAX_KEYS, MAX_BYTES // 4
-"""Replaced rows are dropped whenever this much has been added."""
+_FOLD_ROWS, _FOLD_BYTES = PART_KEYS, PART_BYTES // 4  # replaced rows are dropped whenever this much has been added
 
 
-@dataclass(frozen=True)
-class RowStream:
+class RowStream(Struct, frozen=True):
     """Rows that are a stream already; ``find`` returns the casts of the frame that they were, if they were one."""
 
     reader: pa.RecordBatchReader
@@ -187,13 +184,14 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
     return pa.table(arrays)
 
 
-def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[Iterator[pa.RecordBatch], Keys]:
-    """The rows without those that a later row of the same key replaces, in their order, and their keys. Reads all rows.
+def distinct_parts(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -> Iterator[tuple[pa.Table, Keys]]:
+    """Rows in parts, each without the rows that a later one of the part with the same key replaces, and its keys.
+
+    A part has about a million keys, or 128 MB. Rows keep their order, so the last row of a key is in the last part.
 
     Raises:
         InputError: a float or nested column, which can't be a key.
         RowError: a NULL in a key; ``row`` counts from 1.
-        LimitError: more than 1,000,000 keys, or 256 MB of rows.
     """
     no_rows = pa.schema([field.to_arrow() for field in columns]).empty_table()
     latest, keys = no_rows, keys_from_arrow(no_rows, columns)  # refuses what can't be a key, whatever the rows
@@ -208,9 +206,18 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
         if added_bytes > _FOLD_BYTES or added_rows > _FOLD_ROWS:
             latest, keys = _fold(latest, added, columns)
             added, added_rows, added_bytes = [], 0, 0
+            if is_whole_part(latest):
+                yield latest, keys
+                latest = no_rows
     if added:
         latest, keys = _fold(latest, added, columns)
-    return iter(latest.to_batches()), keys
+    if latest.num_rows:
+        yield latest, keys
+
+
+def is_whole_part(rows: pa.Table) -> bool:
+    """Whether further rows belong to another part of an upsert."""
+    return rows.num_rows > PART_KEYS or bool(rows.nbytes > PART_BYTES)
 
 
 def _fold(latest: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:
@@ -219,18 +226,13 @@ def _fold(latest: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, .
     keys, last = distinct_keys(key_tuples(rows, columns))
     if len(last) < rows.num_rows:
         rows = rows.take(pa.array(np.sort(last)))
-    if rows.num_rows > MAX_KEYS:
-        raise LimitError(f"an upsert of more than {MAX_KEYS:,} keys: split it, or append what is new")
-    if rows.nbytes > MAX_BYTES:
-        raise LimitError(f"an upsert of more than {MAX_BYTES >> 20} MB of rows: split it, or append what is new")
     return rows, keys
 
 
 NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """The exceptions that pyarrow raises for values that it has no type for."""
 
-MOST_DIGITS = 400
-"""Decimals with more digits before or after the point fit no type of numbers, not even floats."""
+MOST_DIGITS = 400  # decimals with more digits before or after the point fit no type of numbers, not even floats
 
 _NANOSECONDS = "nanoseconds cannot be stored"
 _MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}

@@ -1,6 +1,6 @@
 """Cuts a stream of batches into pieces of bounded size, sorts each into a run, and encodes the runs as Parquet.
 
-Sorting is ascending and stable. NULLs come last, NaN after every other value and before NULL; -0.0 equals 0.0.
+Sorting is stable. NaN is the greatest value, NULLs come last unless the key says otherwise; -0.0 equals 0.0.
 """
 
 from __future__ import annotations
@@ -8,32 +8,44 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.units import KIB, MIB
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PageLocations
-from dolmen.format.properties import ROW_GROUP_BYTES, WRITTEN_FILE_BYTES, has_index, key_filter_bits
+from dolmen.format.partition_by import partition_terms
+from dolmen.format.properties import (
+    FAST_COMPRESSION,
+    ROW_GROUP_BYTES,
+    WRITTEN_FILE_BYTES,
+    clustered_columns,
+    compression,
+    has_index,
+    key_filter_bits,
+)
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
+from dolmen.format.sort_order import sort_ids, sort_terms
+from dolmen.format.transforms import Transform
 from dolmen.format.types import Plain, to_plain
 from dolmen.rows.write.encodings import Encodings, choose, leaves
+from dolmen.rows.write.row_order import KeyArray, RowOrder
 from dolmen.store.base import Buffer, StreamedOutput
 
 _IN_FOOTER_BYTES = 1024
 """Parquet's writer keeps the bounds of a row group's texts if they are not longer than 4096 bytes."""
 
-_SLICES = 8
-"""Batches are cut into slices of at most this part of a run, so that runs come out full."""
+_SLICES = 8  # batches are cut into slices of at most this part of a run, so that runs come out full
 
 
 class Extent(NamedTuple):
@@ -73,8 +85,7 @@ def extent(column: pa.ChunkedArray) -> Extent:
     return Extent(least, greatest, column.null_count, nans)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Rows that are written together, and the extents of their columns by id."""
 
     table: pa.Table
@@ -120,18 +131,18 @@ def _slices(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa
 def make_run(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
     """Sorts a piece by the table's sort key, and measures each column. Empties the list, which frees memory."""
     schema = entry.schema.arrow
-    sort_columns(columns, schema, entry.schema.names_of(entry.sort_key))
+    sort_columns(columns, RowOrder(entry).keys(columns))
     table = pa.table([fill_hidden(column) for column in columns], schema)
     columns.clear()
     extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
     return Run(table, extents)
 
 
-def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Sequence[str]) -> None:
-    """Sorts rows by the named columns in place: replaces one column of the list after the other, to save memory."""
-    keys = [columns[schema.get_field_index(name)] for name in names]
+def sort_columns(columns: list[pa.ChunkedArray], keys: list[KeyArray]) -> None:
+    """Sorts rows by keys in place: replaces one column after the other, to save memory. Empties ``keys``."""
     if not keys or _is_sorted(keys):
         return
+    names = [str(number) for number in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
     keys.clear()
     for index in range(len(columns)):
@@ -139,7 +150,7 @@ def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Seque
         columns[index] = columns[index].take(order)
 
 
-def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
+def _is_sorted(keys: list[KeyArray]) -> bool:
     """True if the rows are certainly in order, which NULL and NaN make uncertain: sorting then only costs time."""
     ordered = None  # whether each row and the next are in order by the remaining key columns
     for column in reversed(keys):
@@ -230,51 +241,42 @@ MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
 PAGE_BYTES, PAGE_ROWS = 16 * KIB, 4096
 """Pages of a table with an index end at either limit: a look-up reads one page of each column. Rows count too, because
 the writer does not know how many bytes packed integers take."""
-_LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
-"""The writer asks after this many rows whether a page is full."""
+_LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024  # the writer asks after this many rows whether a page is full
 _UNKNOWN_ROW_BYTES = 64
 
-_BUFFER_BYTES = MIB
-"""Page headers and small pages are collected up to this size before they go to the store."""
+_BUFFER_BYTES = MIB  # page headers and small pages are collected up to this size before they go to the store
 
-_MOST_HEADER_BYTES = 128
-"""Headers of pages are shorter: statistics of pages are in the page index."""
+_MOST_HEADER_BYTES = 128  # headers of pages are shorter: statistics of pages are in the page index
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Sizes of data files and their parts.
+class WriteOptions(Struct, frozen=True):
+    """Sizes of data files and their parts."""
 
-    Args:
-        file_bytes: a file ends with the run that brings it to this size (compressed).
-        run_bytes: the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight
-            at most) and one more are in memory, each of them twice while it is sorted.
-        run_rows: the most rows of a run.
-        row_group_bytes: the size (compressed) planned for row groups, unless they would have too few rows.
-    """
-
-    file_bytes: int = WRITTEN_FILE_BYTES
+    file_bytes: int = WRITTEN_FILE_BYTES  # a file ends with the run that brings it to this size (compressed)
+    # the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight at most) and
+    # one more are in memory, each of them twice while it is sorted.
     run_bytes: int = 16 * MIB
-    run_rows: int = 1 << 20
+    run_rows: int = 1 << 20  # the most rows of a run
+    # the size (compressed) planned for row groups, unless they would have too few rows
     row_group_bytes: int = ROW_GROUP_BYTES
+    partition_files: int | None = None  # the most partitions that get files of their own; None for the table's property
 
 
 DEFAULT = WriteOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class WritePlan:
+class WritePlan(Struct, frozen=True):
     """The settings that all files of one write have in common."""
 
     encodings: Encodings
     group_rows: int
 
     @classmethod
-    def of(cls, first: Run, options: WriteOptions, *, is_looked_up: bool = False) -> WritePlan:
-        """The settings that suit the first run."""
-        encodings = choose(first.table)
+    def of(cls, first: Run, options: WriteOptions, table: TableEntry | None = None) -> WritePlan:
+        """The settings that suit the first run, and the table's properties."""
+        encodings = choose(first.table, compression(table) if table else FAST_COMPRESSION)
         most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
-        if is_looked_up:
+        if table and has_index(table):
             together = max(LOOKED_UP_GROUP_BYTES, LOOKED_UP_CHUNK_BYTES * len(leaves(first.table.schema)))
             most_bytes, least, most = min(most_bytes, together), MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS
             encodings = replace(encodings, uncompressed=frozenset())  # the index knows compressed column chunks only
@@ -290,22 +292,14 @@ class WritePlan:
         return {"data_page_size": PAGE_BYTES, "max_rows_per_page": PAGE_ROWS, "write_batch_size": batch}
 
 
-@dataclass(frozen=True)
-class EncodedRun:
-    """The parts of a run's Parquet file after its column chunks, which ``encode`` has passed to ``write``.
-
-    Args:
-        size: bytes of the column chunks, and of the magic before them.
-        tail: Bloom filters and page index, which follow them.
-        footer: as an entry has it: locations of pages and checksums belong to it.
-        metadata: the footer as pyarrow has it.
-    """
+class EncodedRun(Struct, frozen=True):
+    """The parts of a run's Parquet file after its column chunks, which ``encode`` has passed to ``write``."""
 
     rows: int
-    size: int
-    tail: bytes
-    footer: bytes
-    metadata: pq.FileMetaData
+    size: int  # bytes of the column chunks, and of the magic before them
+    tail: bytes  # Bloom filters and page index, which follow them
+    footer: bytes  # as an entry has it: locations of pages and checksums belong to it
+    metadata: pq.FileMetaData  # the footer as pyarrow has it
     extents: Mapping[int, Extent]
 
 
@@ -382,9 +376,13 @@ def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[s
 def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, run: Run) -> DataFile:
     """Writes a run as one Parquet object and returns its entry without timestamps. An error aborts the upload."""
     with output:
-        encoded = encode(output.write, entry, plan, run)
-        output.write(encoded.tail + encoded.footer)
-        size = commit_output(output, path, encoded.size + len(encoded.tail) + len(encoded.footer))
+        return finish_object(output, path, entry, encode(output.write, entry, plan, run))
+
+
+def finish_object(output: StreamedOutput, path: str, entry: TableEntry, encoded: EncodedRun) -> DataFile:
+    """Writes what follows the column chunks, makes the object visible, and returns its entry."""
+    output.write(encoded.tail + encoded.footer)
+    size = commit_output(output, path, encoded.size + len(encoded.tail) + len(encoded.footer))
     filters = encoded.size if has_filters(encoded.metadata) else 0
     return file_entry(path, size, encoded.rows, encoded.footer, encoded.extents, filters, entry)
 
@@ -399,16 +397,21 @@ def commit_output(output: StreamedOutput, path: str, size: int) -> int:
 
 def statistics_columns(entry: TableEntry) -> list[int]:
     """Ids of the columns that have statistics in an entry. Bounds of ``_commit_ts`` are in another field."""
-    keys = {*entry.primary_key, *entry.sort_key}
+    parts = (entry.schema.field(term.column).id for term in partition_terms(entry.properties))
+    clustered = (entry.schema.field(name).id for name in clustered_columns(entry.properties))
+    keys = {*entry.primary_key, *sort_ids(entry.sort_key), *parts, *clustered}
     columns = [field.id for field in entry.schema.fields if field.id != COMMIT_TS_ID]
     return sorted(sorted(columns, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS])
 
 
 def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
-    """The order of rows as row groups have it: ascending, NULLs last; None without a sort key."""
+    """The order of rows as row groups have it: by columns up to the first transform; None if there are none."""
     columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
-    names = entry.schema.names_of(entry.sort_key)
-    return [pq.SortingColumn(columns.index(name)) for name in names] or None
+    terms = takewhile(lambda term: term.transform == Transform(), sort_terms(entry.sort_key))
+    return [
+        pq.SortingColumn(columns.index(entry.schema.by_id[term.id].name), term.descending, term.nulls_first)
+        for term in terms
+    ] or None
 
 
 def has_filters(metadata: pq.FileMetaData) -> bool:

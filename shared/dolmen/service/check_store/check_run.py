@@ -9,10 +9,11 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import AccessDeniedError, Error, ObjectNotFoundError
@@ -53,8 +54,7 @@ class CheckOutcome(Enum):
     LEFT_OUT = "left out"
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """The result of a check, or of a permission: the problem and its consequence are "" if the promise holds."""
 
     name: str
@@ -70,8 +70,7 @@ class CheckResult:
         return self.outcome not in (CheckOutcome.FAILED, CheckOutcome.DENIED)
 
 
-@dataclass(frozen=True)
-class StoreReport:
+class StoreReport(Struct, frozen=True):
     """The results of the checks below a URL, in their order, and the URLs of objects that could not be removed."""
 
     url: str
@@ -227,7 +226,6 @@ def check_store(
     url: str,
     *,
     load: Load | None = None,
-    runtime: Runtime | None = None,
     checks: Sequence[Check] = CHECKS,
     site: Callable[[str, Runtime], Site] = Site,
     progress: Progress = lambda name, number, total: None,
@@ -237,7 +235,7 @@ def check_store(
     Raises:
         Error: the store cannot be reached, or there is no such bucket.
     """
-    runtime = runtime or shared_runtime()
+    runtime = shared_runtime()
     with ExitStack() as stack:
         test_site = site(url, runtime)
         remaining = stack.enter_context(test_site.clearing())

@@ -13,6 +13,8 @@ from enum import Enum
 from threading import Event
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.errors import Error
@@ -20,10 +22,8 @@ from dolmen.store.base import ObjectStore, PreconditionFailed, Stored, Unknown
 
 R = TypeVar("R")
 
-PART_BYTES = 5 * MIB
-"""Size of parts in checks: the least that S3 accepts."""
-THRESHOLD_BYTES = 6 * MIB
-"""Size above which an upload has parts in checks."""
+PART_BYTES = 5 * MIB  # size of parts in checks: the least that S3 accepts
+THRESHOLD_BYTES = 6 * MIB  # size above which an upload has parts in checks
 
 
 class Grant(Enum):
@@ -43,8 +43,7 @@ class BrokenError(AssertionError):
     """A promise does not hold: says what was found and what was expected."""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """The amount of concurrent work: numbers of threads, of what each of them does, and of objects in a listing."""
 
     writers: int = 8
@@ -56,20 +55,16 @@ class Load:
 
 @dataclass
 class Sandbox:
-    """The empty store that one check works in.
-
-    Args:
-        again: opens another client of the same store, on the given runtime or a new one.
-        elsewhere: calls a function of a module with such a client, in another process if the store can be reached from
-            there, and returns its result.
-        stopped: set when the check no longer waits for its threads.
-    """
+    """The empty store that one check works in."""
 
     store: ObjectStore
+    # opens another client of the same store, on the given runtime or a new one
     reopen: Callable[[Runtime | None], ObjectStore]
+    # calls a function of a module with such a client, in another process if the store can be reached from there, and
+    # returns its result
     call_elsewhere: Callable[..., Any]
     load: Load = field(default_factory=Load)
-    stopped: Event = field(default_factory=Event)
+    stopped: Event = field(default_factory=Event)  # set when the check no longer waits for its threads
 
     def run_threads(self, function: Callable[[int], R], count: int) -> list[R]:
         """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises.
@@ -89,22 +84,14 @@ class Sandbox:
             raise BrokenError("it was stopped")
 
 
-@dataclass(frozen=True)
-class Check:
-    """A promise that must hold.
-
-    Args:
-        promise: the sentence that must be true.
-        means: the consequence for dolmen when it does not hold.
-        is_harmless: whether dolmen can still be used then.
-        needs: permissions it needs beside putting and getting objects.
-    """
+class Check(Struct, frozen=True):
+    """A promise that must hold."""
 
     name: str
-    promise: str
-    means: str
-    is_harmless: bool
-    needs: frozenset[Grant]
+    promise: str  # the sentence that must be true
+    means: str  # the consequence for dolmen when it does not hold
+    is_harmless: bool  # whether dolmen can still be used then
+    needs: frozenset[Grant]  # permissions it needs beside putting and getting objects
     run: Callable[[Sandbox], None]
 
 

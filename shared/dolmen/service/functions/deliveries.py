@@ -40,30 +40,21 @@ from dolmen.service.functions.function_settings import DeliveryQueues, Invocatio
 if TYPE_CHECKING:  # it imports all of maintenance
     from dolmen.maintenance.round import Measures
 
-MAX_FAILURES = 16
-"""A message is given up when it has failed this often."""
-MAX_CRASHES = 4
-"""A message is given up when the function has died this often with it."""
-ISOLATED_TOGETHER = 10
-"""The most messages that are handled together after their first crash."""
-READ_BYTES_PER_SECOND = 30_000_000
-"""About the speed at which a function of one processor ingests dropped files."""
-FIRST_WAIT_SECONDS = 30
-"""The delay of a message after its first failure. It doubles with each further one."""
-MAX_WAIT_SECONDS = 900
-"""The longest that SQS delays a message."""
-REASON_ATTRIBUTE = "dolmen.reason"
-"""Attribute of a dead letter: why it was given up."""
+MAX_FAILURES = 16  # a message is given up when it has failed this often
+MAX_CRASHES = 4  # a message is given up when the function has died this often with it
+ISOLATED_TOGETHER = 10  # the most messages that are handled together after their first crash
+READ_BYTES_PER_SECOND = 30_000_000  # about the speed at which a function of one processor ingests dropped files
+FIRST_WAIT_SECONDS = 30  # the delay of a message after its first failure. It doubles with each further one.
+MAX_WAIT_SECONDS = 900  # the longest that SQS delays a message
+REASON_ATTRIBUTE = "dolmen.reason"  # attribute of a dead letter: why it was given up
 
 _MARGIN_SECONDS = 30
 _MAX_REASON = 1000
 
 
-Fields = Mapping[str, Any]
-"""The fields of an error in a log: see ``error_fields``."""
+Fields = Mapping[str, Any]  # the fields of an error in a log: see ``error_fields``
 
-BatchResponse = dict[str, list[dict[str, str]]]
-"""The response that names to Lambda the messages to deliver again."""
+BatchResponse = dict[str, list[dict[str, str]]]  # the response that names to Lambda the messages to deliver again
 
 
 class HalfTimeDeadline:

@@ -7,8 +7,9 @@ default, no work is handed over to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
@@ -25,8 +26,7 @@ if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
     from dolmen.service.handover.handover_records import HandoverRecords
 
 
-DeliveryQueues = tuple[SqsQueue, SqsQueue]
-"""The function's own queue, and its dead-letter queue."""
+DeliveryQueues = tuple[SqsQueue, SqsQueue]  # the function's own queue, and its dead-letter queue
 
 
 def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> DeliveryQueues | None:
@@ -37,8 +37,7 @@ def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -
     return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionSettings:
+class FunctionSettings(Struct, frozen=True):
     """The settings of a function: see docs/configuration.md. ``jobs`` is None if no work is handed over."""
 
     database: str
@@ -139,8 +138,7 @@ class FunctionLogger(Protocol):
     def error(self) -> Callable[..., None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(Struct, frozen=True):
     """One invocation of a function, without the types of Lambda, which repeats an asynchronous one under its id."""
 
     id: str

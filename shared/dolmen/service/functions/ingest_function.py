@@ -23,8 +23,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Invoca
 from dolmen.service.handover.emr_serverless import load_job, log_record, metric_name, request_job
 from dolmen.service.handover.handover_records import hand_over
 
-START_SECONDS = 45
-"""The time that starting a job may take: three requests of 15 seconds each."""
+START_SECONDS = 45  # the time that starting a job may take: three requests of 15 seconds each
 
 _LOG_LEVELS = {"rejected": "warning", "superseded": "warning", "waiting": "warning", "failed": "error"}
 """Log levels of outcomes that may need attention; all others are logged as info."""

@@ -46,11 +46,9 @@ from dolmen.service.handover.emr_serverless import (
     request_job,
 )
 
-FILE_BYTES = 1 << 18
-"""The time of a file's requests, as bytes that could be compacted in it."""
+FILE_BYTES = 1 << 18  # the time of a file's requests, as bytes that could be compacted in it
 
-MAX_LOGGED_FAILURES = 100
-"""The most objects that could not be deleted that are logged one by one."""
+MAX_LOGGED_FAILURES = 100  # the most objects that could not be deleted that are logged one by one
 
 
 def compact_event(resources: FunctionResources, event: Any, invocation: Invocation) -> dict[str, Any]:

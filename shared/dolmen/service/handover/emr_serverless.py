@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, since_epoch, utc
@@ -38,14 +38,11 @@ FAILED = frozenset({"FAILED", "CANCELLED"})
 
 _FIRST_WAIT_US = 15 * MINUTE_US
 _LONGEST_WAIT_US = DAY_US
-_NEW_US = 10 * SECOND_US
-"""A younger run was started by this call, or by one at the same time; clocks differ by less."""
-_MOST_LINKS = 20
-"""The most runs that the list of runs may lack."""
+_NEW_US = 10 * SECOND_US  # a younger run was started by this call, or by one at the same time; clocks differ by less
+_MOST_LINKS = 20  # the most runs that the list of runs may lack
 
 
-@dataclass(frozen=True, slots=True)
-class SparkJob:
+class SparkJob(Struct, frozen=True):
     """A script to run on Spark: a file below the URL of the jobs. At most one run of its name is alive at a time."""
 
     name: str
@@ -53,8 +50,7 @@ class SparkJob:
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
+class JobRun(Struct, frozen=True):
     """A run of a job. Its state has the name that EMR Serverless uses; its times are by the service's clock."""
 
     id: str
@@ -87,19 +83,12 @@ class JobService(Protocol):
         """The current state of a run; None if the service does not know it yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnsureResult:
-    """The result of ``ensure_running``.
+class EnsureResult(Struct, frozen=True):
+    """The result of ``ensure_running``."""
 
-    Args:
-        outcome: ``held``: runs have failed, and the next one must wait.
-        run: id of the run; for ``held``, of the last one.
-        wait_seconds: for ``held``, the time until the next run may start.
-    """
-
-    outcome: Literal["started", "alive", "held"]
-    run: str
-    wait_seconds: float = 0
+    outcome: Literal["started", "alive", "held"]  # ``held``: runs have failed, and the next one must wait
+    run: str  # id of the run; for ``held``, of the last one
+    wait_seconds: float = 0  # for ``held``, the time until the next run may start
 
 
 def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
@@ -124,8 +113,7 @@ def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureRes
     raise StoreUnavailableError(f"{job.name}: the last {_MOST_LINKS} runs have ended, and the list of runs shows none")
 
 
-@dataclass(frozen=True, slots=True)
-class JobAttempt:
+class JobAttempt(Struct, frozen=True):
     """A job that was requested for a table, or for all: with the result, or the error."""
 
     job: SparkJob
@@ -212,8 +200,7 @@ _PASSED_ON = (
 """Variables that jobs get too, so that a file becomes the same rows, or the same reject, as in a function."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSettings:
+class JobSettings(Struct, frozen=True):
     """The settings of jobs: see docs/configuration.md. ``environment`` has variables that jobs get too."""
 
     application: str
@@ -278,10 +265,8 @@ def whole_number(environment: Mapping[str, str], name: str, least: int) -> int |
 
 ENVIRONMENT = "environment"
 ARCHIVE = "environment.tar.gz"
-MAX_ATTEMPTS = 2
-"""How often the service starts a run: it starts a lost driver again by itself."""
-_QUEUED_MINUTES = 720
-"""How long a run may wait before it begins."""
+MAX_ATTEMPTS = 2  # how often the service starts a run: it starts a lost driver again by itself
+_QUEUED_MINUTES = 720  # how long a run may wait before it begins
 _CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 2}, "connect_timeout": 2, "read_timeout": 5}
 
 

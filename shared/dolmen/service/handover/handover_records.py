@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import NoReturn
 
 import msgspec
+from msgspec import Struct
 
 from dolmen.api.database import Database
 from dolmen.errors import (
@@ -39,16 +38,14 @@ FORMAT = 1
 _NAME = re.compile(r"([0-9a-f]{64})\.json")
 
 
-@dataclass(frozen=True)
-class HandoverRecord:
+class HandoverRecord(Struct, frozen=True):
     """The drops of one or more messages, each once, ordered by their ids. ``key`` is the record's."""
 
     key: str
     drops: tuple[Drop, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRecords:
+class PendingRecords(Struct, frozen=True):
     """The number of records, and the age of the oldest; 0 if there are none."""
 
     records: int
@@ -124,12 +121,15 @@ class HandoverRecords:
         if f"{sha256(body).hexdigest()}.json" != key:
             raise CorruptionError(key, "its name is not the digest of its content")
         try:
-            record = msgspec.json.decode(body, type=_RecordBody)
+            format = msgspec.json.decode(body, type=_AnyRecord).format  # first: a newer record may have other members
+            if format > FORMAT:
+                reason = f"{key} is a record of format {format}; this dolmen knows {FORMAT}: upgrade it"
+                raise UnsupportedFormatError(reason)
+            if format < FORMAT:
+                raise CorruptionError(key, f"not a record of drops: format {format}")
+            return HandoverRecord(key, msgspec.json.decode(body, type=_RecordBody).drops)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            _refuse(key, body, error)
-        if record.format != FORMAT:
-            _refuse(key, body, None)
-        return HandoverRecord(key, record.drops)
+            raise CorruptionError(key, f"not a record of drops: {error}") from error
 
 
 class _AnyRecord(msgspec.Struct):
@@ -137,17 +137,6 @@ class _AnyRecord(msgspec.Struct):
 
 
 build_decoders(_RecordBody, _AnyRecord)
-
-
-def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:
-    """Raises the error about a record that cannot be read: a newer dolmen wrote it, or it is damaged."""
-    try:
-        found = msgspec.json.decode(body, type=_AnyRecord).format
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        found = FORMAT
-    if found > FORMAT:
-        raise UnsupportedFormatError(f"{key} is a record of format {found}; this dolmen knows {FORMAT}: upgrade it")
-    raise CorruptionError(key, f"not a record of drops: {error or f'format {found}'}")
 
 
 def hand_over(

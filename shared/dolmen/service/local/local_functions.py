@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
+
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import Error, InputError
 from dolmen.ingest.queues import Letter
@@ -39,8 +41,7 @@ def functions_directory() -> Path:
     return _CHECKOUT if _CHECKOUT.is_dir() and not _PACKAGED.is_dir() else _PACKAGED
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryFailure:
+class DeliveryFailure(Struct, frozen=True):
     """Why a message failed."""
 
     reason: str

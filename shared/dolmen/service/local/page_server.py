@@ -22,8 +22,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.health.page import POLICY
 
-HOST = "127.0.0.1"
-"""The only address that is listened on."""
+HOST = "127.0.0.1"  # the only address that is listened on
 
 _NAMES = (HOST, "localhost")
 _HTTP_PORT = 80

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import Error, InputError, ObjectNotFoundError
@@ -28,8 +30,7 @@ from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLayout:
+class LocalLayout(Struct, frozen=True):
     """The directories of a local pipeline, as ``make up`` lays them out::
 
     .local/
@@ -126,29 +127,21 @@ class LandingDirectory:
         return finished
 
 
-MAX_TRIES = 5
-"""A letter is given up when it has failed this often."""
-MAX_BACKOFF_SECONDS = 60.0
-"""The longest wait between two tries."""
-MAX_BATCH = {"ingest": 100, "delete": 500}
-"""The most letters of one call of a function, by its name."""
+MAX_TRIES = 5  # a letter is given up when it has failed this often
+MAX_BACKOFF_SECONDS = 60.0  # the longest wait between two tries
+MAX_BATCH = {"ingest": 100, "delete": 500}  # the most letters of one call of a function, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEvent:
-    """An event to show to people.
+    """An event to show to people."""
 
-    Args:
-        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for the process that calls the latter two;
-            ``report`` for the server of the page about the database's health.
-        text: the text that a function logged ("drop ingested", "committed", ...), or "given up".
-        facts: named details: names and numbers, never values of the data.
-    """
-
+    # ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for the process that calls the latter two; ``report``
+    # for the server of the page about the database's health
     function: str
-    text: str
+    text: str  # the text that a function logged ("drop ingested", "committed", ...), or "given up"
     level: int
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # named details: names and numbers, never values of the data
 
 
 class LocalHealthPage:

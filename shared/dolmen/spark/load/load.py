@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 
 import msgspec
+from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -68,21 +69,15 @@ from dolmen.transactions.unit_of_work import Commit, must_leave_out_erased
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one batch, which is one commit. A larger one is clustered better, and costs more when it
 fails."""
-_CORE_FILES, _CORE_BYTES = 100, GIB
-"""The most files and bytes of one batch that the core ingests."""
+_CORE_FILES, _CORE_BYTES = 100, GIB  # the most files and bytes of one batch that the core ingests
 _MOST_PROBLEMS = 1000
-_WAITING_BATCHES = 4
-"""The files of this many batches may wait for more files of their table."""
-BUFFERED_BYTES = 32 * MIB
-"""The most bytes of a file's rows that a task keeps until it has seen the file's end."""
-SAMPLE_BYTES = MIB
-"""Bytes of sorted rows for each sampled key, or an eighth of a data file if that is less."""
+_WAITING_BATCHES = 4  # the files of this many batches may wait for more files of their table
+BUFFERED_BYTES = 32 * MIB  # the most bytes of a file's rows that a task keeps until it has seen the file's end
+SAMPLE_BYTES = MIB  # bytes of sorted rows for each sampled key, or an eighth of a data file if that is less
 LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 * MIB, 256 * MIB
 """The bytes of files that a task reads, at least and at most; or one larger file."""
-_STORED_AS = 0.6
-"""Bytes of Parquet for a byte of a run, roughly: the plan's number of files depends on it."""
-_BLOBS_AT_ONCE = 4
-"""Runs, or pieces of them, that a worker gets at once; each has megabytes."""
+_STORED_AS = 0.6  # bytes of Parquet for a byte of a run, roughly: the plan's number of files depends on it
+_BLOBS_AT_ONCE = 4  # runs, or pieces of them, that a worker gets at once; each has megabytes
 
 
 def load(
@@ -159,24 +154,18 @@ def load(
 
 @dataclass
 class Loaded:
-    """The result of a load.
+    """The result of a load."""
 
-    Args:
-        outcomes: files by outcome; a dry run adds those that ``would be loaded``.
-        files, bytes: that have an outcome, and their size.
-        rows: that were added to the tables.
-        skipped: listed objects that cannot be drops.
-        tables: files by table.
-        problems: the first thousand files that were rejected or failed, or could not be tagged or removed.
-    """
-
+    # files by outcome; a dry run adds those that ``would be loaded``
     outcomes: Counter[str] = field(default_factory=Counter)
+    # files, bytes: that have an outcome, and their size
     files: int = 0
     bytes: int = 0
-    rows: int = 0
+    rows: int = 0  # that were added to the tables
     commits: int = 0
-    skipped: int = 0
-    tables: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0  # listed objects that cannot be drops
+    tables: Counter[str] = field(default_factory=Counter)  # files by table
+    # the first thousand files that were rejected or failed, or could not be tagged or removed
     problems: list[DropOutcome] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -382,8 +371,7 @@ class _Loading:
         return ids
 
 
-@dataclass(frozen=True)
-class _TaskResults:
+class _TaskResults(Struct, frozen=True):
     """The result of tasks: data files, reports by the number of the drop, and whether ``files`` can be used."""
 
     files: tuple[DataFile, ...]

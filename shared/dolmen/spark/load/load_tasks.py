@@ -24,18 +24,21 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import StoreUnavailableError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import FileKind
+from dolmen.format.layout import build_decoders
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import SourceFile, detect_file, read
 from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
+from dolmen.rows.write.row_order import RowOrder
 from dolmen.rows.write.runs import WriteOptions, cut, sort_columns
 from dolmen.spark.tasks import ipc_bytes, open_to_write, table_from_ipc
 from dolmen.spark.write.write_tasks import WriteTask, decode_entry
@@ -45,16 +48,13 @@ Key: TypeAlias = list[list[Any]]
 """The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
 MOST_CHARACTERS = 200
 """Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
-RUN_BYTES = 32 * MIB
-"""Bytes of rows that are sorted together, in Arrow memory."""
-RANGE_BYTES = 64 * MIB
-"""Bytes of the rows of a range, which are merged in memory."""
+RUN_BYTES = 32 * MIB  # bytes of rows that are sorted together, in Arrow memory
+RANGE_BYTES = 64 * MIB  # bytes of the rows of a range, which are merged in memory
 _RUN_ROWS = 1 << 20
 RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
 """Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
 that file can be read."""
-PIECES = "lane INT, range INT, rows BINARY"
-"""Sorted rows of a range. One task writes all ranges of a lane."""
+PIECES = "lane INT, range INT, rows BINARY"  # sorted rows of a range. One task writes all ranges of a lane.
 
 
 class FileReport(msgspec.Struct, frozen=True):
@@ -65,12 +65,14 @@ class FileReport(msgspec.Struct, frozen=True):
     is_whole: bool
 
 
+build_decoders(FileReport)
+
+
 DropRows: TypeAlias = tuple[int | None, pa.RecordBatch]
 """Rows of drops. They count only if the drop with this number can be read; None if they count in any case."""
 
 
-@dataclass(frozen=True)
-class DropReader:
+class DropReader(Struct, frozen=True):
     """The files that a job reads into the table ``entry``; ``groups`` has the numbers of each task's drops.
 
     Up to ``buffered_bytes`` of a file's rows are kept until its end is read.
@@ -127,8 +129,7 @@ class DropReader:
 class SortKeys:
     def __init__(self, rows: pa.Table, entry: TableEntry) -> None:
         self._columns = []
-        for id_ in entry.sort_key:
-            column = rows.column(entry.schema.by_id[id_].name)
+        for column in RowOrder(entry).keys(rows.columns):
             integers = integer_form(column.type)  # of times: Python knows no year 10000
             self._columns.append(column.cast(integers) if integers else column)
         self._rows = rows.num_rows
@@ -148,8 +149,7 @@ class SortKeys:
         return [(first + index, *each) for index, each in enumerate(pairwise(ends)) if each[0] < each[1]]
 
 
-@dataclass(frozen=True)
-class Ranges:
+class Ranges(Struct, frozen=True):
     """Bounds of key ranges, ascending (range i begins with bound i - 1), and the part that each range belongs to."""
 
     bounds: tuple[Key, ...]
@@ -214,8 +214,7 @@ def write_groups(read: DropReader, task: LoadTask) -> Callable[[Batches], Iterat
     return run
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """SortKeys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
 
     keys: list[Any]
@@ -315,9 +314,8 @@ def _sort_together(tables: list[pa.Table], entry: TableEntry) -> Batches:
 
 
 def _sort(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
-    schema = entry.schema.arrow
-    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
-    return pa.table(columns, schema)
+    sort_columns(columns, RowOrder(entry).keys(columns))
+    return pa.table(columns, entry.schema.arrow)
 
 
 def _numbers(batches: Batches) -> Iterator[int]:

@@ -18,7 +18,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache, reduce
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 from pyroaring import BitMap
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -47,8 +47,7 @@ from dolmen.store.base import ObjectStore, scheme_of, unquoted_url
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-_PATTERN = re.compile(r"[]\\*?{}[]")
-"""Characters that Hadoop reads as a pattern of paths, or as its escape."""
+_PATTERN = re.compile(r"[]\\*?{}[]")  # characters that Hadoop reads as a pattern of paths, or as its escape
 _log = logging.getLogger("dolmen")
 OPTIONS = {
     "ignoreCorruptFiles": "false",
@@ -63,13 +62,11 @@ OPTIONS = {
 BY_FIELD_ID = {"spark.sql.parquet.fieldId.read.enabled": "true"}
 """The option that finds columns by their ids. Spark looks for it in Hadoop's configuration, which gets the session's
 settings, and over them the options of one read."""
-FIELD_ID = "parquet.field.id"
-"""The member of a column's metadata with its id."""
+FIELD_ID = "parquet.field.id"  # the member of a column's metadata with its id
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 """The reader's class: the name "parquet" may mean a reader without ``_metadata``."""
 _CACHE_BYTES = 1 << 40
-SIZE = "__size"
-"""The column with the size of a row's file, in bytes."""
+SIZE = "__size"  # the column with the size of a row's file, in bytes
 SOURCES = {FILE: "_metadata.file_name", SIZE: "_metadata.file_size"}
 _UNKNOWN = "raise_error('a file was read that the manifest does not name, or not with this size')"
 _WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
@@ -103,12 +100,15 @@ def check_sizes(root: str, files: Iterable[DataFile]) -> None:
 
 
 def read_parquet(
-    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], *, by_id: bool = False
+    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], name: str, *, by_id: bool = False
 ) -> DataFrame:
-    """The columns of files as they are stored; ``by_id`` finds those with a ``FIELD_ID``, or NULL."""
+    """The columns of files as they are stored; ``by_id`` finds those with a ``FIELD_ID``, or NULL.
+
+    Spark's plans show ``name``.
+    """
     read_options = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
     try:
-        relation = _relation(spark, schema, root, files, read_options)
+        relation = _relation(spark, schema, root, files, name, read_options)
     except (Py4JError, TypeError) as error:  # this version of Spark has other internals
         warn_once(f"Spark lists the files of frames by itself: {type(error).__name__}")
         paths = [f"{root}/{file.path}" for file in files]
@@ -117,15 +117,22 @@ def read_parquet(
 
 
 def _relation(
-    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], read_options: Mapping[str, str]
+    spark: SparkSession,
+    schema: s.StructType,
+    root: str,
+    files: Sequence[DataFile],
+    name: str,
+    read_options: Mapping[str, str],
 ) -> JavaObject:
     jvm, session = spark._jvm, spark._jsparkSession
     sources, option = jvm.org.apache.spark.sql.execution.datasources, jvm.scala.Option
     options = jvm.PythonUtils.toScalaMap(dict(read_options))
     statuses = _statuses(jvm, root, files)
-    # Spark compares relations by their roots. So this root, which does not exist, identifies the files.
-    names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()
-    path = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
+    # Spark compares relations by their roots. So this root, which does not exist, identifies the files. Plans show 100
+    # characters of it.
+    names = hashlib.sha256("\n".join(f"{root}/{file.path} {file.size}" for file in files).encode()).hexdigest()
+    scheme, _, rest = root.partition("://")
+    path = jvm.org.apache.hadoop.fs.Path(f"{scheme}://{rest.partition('/')[0]}/{name} {names}")
     cache = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
     cache.putLeafFiles(path, statuses)
     index = sources.InMemoryFileIndex(
@@ -215,8 +222,7 @@ def _words(positions: BitMap | None, rows: int) -> npt.NDArray[np.int64]:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-@dataclass(frozen=True)
-class RowIndex:
+class RowIndex(Struct, frozen=True):
     """The column with a row's position in its file; ``is_stored`` if it belongs to the schema that is read.
 
     The documented one is ``_metadata.row_index``, but Spark builds ``_metadata`` row by row. Its source is a column

@@ -27,8 +27,10 @@ from pyspark.sql import types as s
 from dolmen.api.database import open as open_database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
+from dolmen.base.units import KIB
 from dolmen.commit.head import context_of
 from dolmen.errors import PredicateError, SchemaError, short_repr
+from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field, child_fields
 from dolmen.predicate.ast import Column as ColumnOf
@@ -57,16 +59,14 @@ from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks
 from dolmen.store import portable_url
 from dolmen.transactions.reading import ReadableTable
 
-FILES_TOGETHER = 48
-"""Files with deletes in one scan: more make its filter slow, fewer make more scans."""
-MOST_STAGES = 8
-"""The most groups of files, by the tombstones that apply to them, that are read separately."""
+FILES_TOGETHER = 48  # files with deletes in one scan: more make its filter slow, fewer make more scans
+SMALL_FILE_BYTES = 256 * KIB
+MOST_SMALL_FILES = 200  # if there are more, dolmen reads them: Spark takes 10 to 20 ms of a processor to open a file
+MOST_STAGES = 8  # the most groups of files, by the tombstones that apply to them, that are read separately
 MOST_PREDICATES = 64
 """dolmen itself reads files that more unresolved predicates than this may match: resolve them (``maintain``)."""
-MOST_KEYS = 1_000_000
-"""More deleted keys than this are not sent to all executors."""
-MOST_BITS = 1 << 30
-"""The most positions, 128 MB of them, that are sent with one scan."""
+MOST_KEYS = 1_000_000  # more deleted keys than this are not sent to all executors
+MOST_BITS = 1 << 30  # the most positions, 128 MB of them, that are sent with one scan
 _NOTHING = "__nothing"
 """A column that no file has and no frame shows. Spark builds ``_metadata`` row by row. It leaves out unused fields only
 if it also leaves out a column of the file: this one."""
@@ -194,9 +194,12 @@ class _Native:
 
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
         plan, frames = self._plan, list[DataFrame]()
-        # Others wrote adopted files: Spark may understand their types and names differently.
-        worker_files = [file for file in plan.files if is_adopted(file.file.path)]
-        own_files = [file for file in plan.files if not is_adopted(file.file.path)]
+        has_many = sum(file.file.size < SMALL_FILE_BYTES for file in plan.files) > MOST_SMALL_FILES
+        worker_files, own_files = list[FilePlan](), list[FilePlan]()
+        for file in plan.files:
+            # Others wrote adopted files: Spark may understand their types and names differently.
+            is_for_workers = is_adopted(file.file.path) or (has_many and file.file.size < SMALL_FILE_BYTES)
+            (worker_files if is_for_workers else own_files).append(file)
         check_sizes(self._root, (file.file for file in own_files))
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in own_files:
@@ -212,7 +215,7 @@ class _Native:
         except (Unsupported, SchemaError):
             return [], list(plan.files)
         # Where Spark cannot evaluate the deletes of some files, or lacks a type in them, dolmen reads just these.
-        for together in (some for age in self._by_age(others) for some in _groups_read_together(age)):
+        for together in (some for age in self._by_age(others) for some in self._groups_read_together(age)):
             try:
                 frame = self._live_frame(together, where)
             except (Unsupported, SchemaError):
@@ -243,6 +246,26 @@ class _Native:
             and (field.initial_default is None or all(field.id in file.file.stats for file in files))
             for field in fields
         )
+
+    def _groups_read_together(self, files: Collection[FilePlan]) -> Iterator[Sequence[FilePlan]]:
+        """Groups files with deletes, so that one scan reads each group.
+
+        Any number of files are read together if no row looks up a value of its file: a bit, a commit timestamp, or the
+        deletes that apply to it.
+        """
+        ts = sorted({t.ts for file in files for t in file.where_tombstones})
+        keys = [t.ts for t in self._plan.tombstones if isinstance(t, KeysTombstone)]
+        kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
+        for file in files:
+            kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
+        for alike in kinds.values() if len(kinds) <= MOST_STAGES else [files]:
+            through = max(file.file.applied_through for file in alike)
+            has_later_keys = all(ts > through for ts in keys) or not any(file.key_columns for file in alike)
+            looks_up = (
+                self._with_ts or len(kinds) > MOST_STAGES or not has_later_keys or any(f.file.vector for f in alike)
+            )
+            most_files = FILES_TOGETHER if looks_up else len(alike)
+            yield from cut_by_size(alike, lambda plan: plan.file.rows if plan.file.vector else 0, MOST_BITS, most_files)
 
     def _live_frame(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
         deletes, values = self._deletes, FileValues(files)
@@ -344,7 +367,9 @@ class _Native:
         # Spark prunes ``_metadata`` only if it prunes a column of the file: see _NOTHING.
         if metadata:
             schema.add(_NOTHING, "long")
-        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files], by_id=by_id)
+        all_files = len(self._plan.files) + sum(self._plan.pruned.values())
+        name = f"{len(files)} of {all_files} files of {self._plan.table}"
+        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files], name, by_id=by_id)
         metadata_columns = [F.expr(each) for each in metadata]
         if not by_id:
             return frame.select("*", *metadata_columns) if metadata_columns else frame
@@ -393,13 +418,3 @@ def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
             for col, field in zip(schema.fields, fields, strict=True)
         ]
     )
-
-
-def _groups_read_together(files: Collection[FilePlan]) -> Iterator[Sequence[FilePlan]]:
-    """Groups files with deletes, so that one scan reads each group."""
-    ts = sorted({t.ts for file in files for t in file.where_tombstones})
-    kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
-    for file in files:
-        kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
-    for alike in kinds.values() if len(kinds) <= MOST_STAGES else [files]:
-        yield from cut_by_size(alike, lambda plan: plan.file.rows if plan.file.vector else 0, MOST_BITS, FILES_TOGETHER)

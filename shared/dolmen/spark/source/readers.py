@@ -7,17 +7,19 @@ Each worker plans its files or parts again, and reads them in bounded memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context, Head, context_of
@@ -52,16 +54,13 @@ from dolmen.spark.source.source import (
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.store import open_store
+from dolmen.store.cache import DiskCache, ObjectCache
 from dolmen.transactions.snapshot import PinnedTable, manifest_at
 
-PARTITION_BYTES = 128 * MIB
-"""The most bytes of files that are read together; a larger file is read by itself."""
-FILE_BYTES = 4 * MIB
-"""The cost of opening a file, in bytes read, so that one task does not get many small files."""
-PARTITIONS = 64
-"""Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
-ADDED = tuple(field.name for field in FEED_FIELDS)
-"""The columns that the feed adds."""
+PARTITION_BYTES = 128 * MIB  # the most bytes of files that are read together; a larger file is read by itself
+FILE_BYTES = MIB  # the cost of opening a file, in bytes read, so that one task does not get many small files
+PARTITIONS = 64  # partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks
+ADDED = tuple(field.name for field in FEED_FIELDS)  # the columns that the feed adds
 _PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
 _ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
@@ -106,8 +105,7 @@ def groups_of(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
     return cut_by_size(parts, lambda part: part.size + FILE_BYTES, most)
 
 
-@dataclass(frozen=True)
-class SharedScan:
+class SharedScan(Struct, frozen=True):
     """A scan, planned once in each process, of the planner or a worker: one GET, and the segments."""
 
     table: SourceTable
@@ -140,11 +138,15 @@ def _scan(shared: SharedScan) -> Scan:
     return pinned.scan(columns, shared.where, with_commit_ts=COMMIT_TS in table.columns)
 
 
+_WORKER_CACHE_BYTES = 64 * MIB  # the cache of a worker, of which a machine has many
+
+
 @lru_cache(maxsize=2)
 def _context(url: str) -> Context:
     runtime = shared_runtime()
     store = open_store(url, runtime)
-    return Context(store, runtime, Head(store, runtime))
+    cache = ObjectCache(_WORKER_CACHE_BYTES, DiskCache.from_environment(store, runtime))
+    return Context(store, runtime, Head(store, runtime, cache=cache))
 
 
 @dataclass(frozen=True)
@@ -241,23 +243,17 @@ def to_predicate(pushed: Filter, schema: Schema) -> Predicate | None:
 
 @dataclass(frozen=True)
 class SourceFeed:
-    """The change feed of a table, as processes send it to each other.
-
-    Args:
-        entry, version: the table in the version whose columns the feed has, by ``encode_entry``.
-        columns: names of the result's columns, in order; those of ``ADDED`` may be among them.
-        where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
-        net: the difference of two versions, in place of each commit's changes.
-        since, until: the versions between which a batch reads; None if the options name none, as for a stream.
-    """
+    """The change feed of a table, as processes send it to each other."""
 
     url: str
     table: str
+    # entry, version: the table in the version whose columns the feed has, by ``encode_entry``
     entry: bytes
     version: int
-    columns: tuple[str, ...]
-    where: Predicate | None
-    net: bool
+    columns: tuple[str, ...]  # names of the result's columns, in order; those of ``ADDED`` may be among them
+    where: Predicate | None  # bound to the columns of ``entry``: the feed of the rows for which it is TRUE
+    net: bool  # the difference of two versions, in place of each commit's changes
+    # since, until: the versions between which a batch reads; None if the options name none, as for a stream
     since: VersionKey | None = None
     until: VersionKey | None = None
 

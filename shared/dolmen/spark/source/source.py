@@ -8,13 +8,14 @@ manifest. dolmen itself reads and writes the rows in Python workers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pyspark.sql import types as s
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.base.records import replace
 from dolmen.commit.head import context_of
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
@@ -23,11 +24,12 @@ from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.spark.frame_types import Origin, spark_schema
 from dolmen.transactions.snapshot import Moment
 
-VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
-"""The options that name a version."""
+VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")  # the options that name a version
 READ = ("table", *VERSION_OPTIONS, "columns", "where", "with_commit_ts", "push_filters")
 CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
-WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
+WRITE = (
+    "table", "request", "since", "force", "merge_schema", "operation", "replace_where", "partition_overwrite_mode",
+)  # fmt: skip
 STREAM_READ = (
     "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
     "ignore_deletes",

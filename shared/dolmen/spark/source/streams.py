@@ -10,18 +10,19 @@ query.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dolmen.api.cursor import ChangeCursor
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import utc
 from dolmen.commit.head import commit_of, context_of
@@ -47,8 +48,7 @@ except ImportError:  # before Spark 4.2, which reads the latest offset once, and
         """Replaces Spark's marker that ``prepareForTriggerAvailableNow`` exists."""
 
 
-_IDLE = timedelta(hours=1)
-"""A cursor moves this often when only other tables change."""
+_IDLE = timedelta(hours=1)  # a cursor moves this often when only other tables change
 _UNSETTLED = "give startingVersion=latest to begin after it, or a time more than 20 minutes ago"
 """Options for a query that begins close to the present time."""
 
@@ -64,18 +64,12 @@ class Offset:
 
     Rows keep their commit timestamps, through compaction too: the rows that were appended between two offsets are those
     of the later version with timestamps between theirs. So only the later version must still exist.
-
-    Args:
-        version: of the database; 0 = before the first one.
-        commit_ts: the greatest timestamp that a row of it can have.
-        table: uuid of the table; "" if no version was read.
-        epoch: version in which the table was last overwritten; 0 if no version was read.
     """
 
-    version: int
-    commit_ts: int
-    table: str = ""
-    epoch: int = 0
+    version: int  # of the database; 0 = before the first one
+    commit_ts: int  # the greatest timestamp that a row of it can have
+    table: str = ""  # uuid of the table; "" if no version was read
+    epoch: int = 0  # version in which the table was last overwritten; 0 if no version was read
 
     @classmethod
     def of(cls, manifest: Manifest, entry: TableEntry) -> Offset:
@@ -137,10 +131,8 @@ class RangePartition(SourcePartition):
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Reads one table as a stream, in a process of the driver that lives as long as the query."""
 
-    allowed: Collection[str] = STREAM_READ
-    """Names of its options."""
-    handles: Collection[str] = ("_database",)
-    """Attributes that workers do not get."""
+    allowed: Collection[str] = STREAM_READ  # names of its options
+    handles: Collection[str] = ("_database",)  # attributes that workers do not get
 
     def __init__(self, raw: Mapping[str, str], schema: s.StructType) -> None:
         self._schema = schema

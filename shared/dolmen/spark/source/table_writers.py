@@ -10,10 +10,12 @@ files that no commit names by the intent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
+from msgspec import Struct
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, datasource
 from pyspark.sql import types as s
@@ -23,30 +25,33 @@ from pyspark.sql.utils import is_remote
 from dolmen.api.database import open as open_database
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import Change, find_applied
+from dolmen.commit.change import Change, RowsDependency, find_applied
 from dolmen.commit.draft import Statement
 from dolmen.commit.head import context_of
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
-from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUploads
-from dolmen.errors import ConflictError, InputError
+from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUploads, record_predicate
+from dolmen.entries.segments.row_bounds import may_hold_matches
+from dolmen.errors import ConflictError, InputError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.predicate.ast import Predicate, to_json
+from dolmen.predicate.parse import parse
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.frame_types import origins_of
 from dolmen.spark.sessions import check_table
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
-from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
+from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in, partitions_to_replace, predicate_of_files
 from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.transactions.snapshot import pin
 
-QUERY_ID = "sql.streaming.queryId"
-"""Spark's own name for the local property with the query's id."""
+QUERY_ID = "sql.streaming.queryId"  # Spark's own name for the local property with the query's id
 _NUMBER_BITS = 60
 # Spark 4.0 gives streams' writers rows, not Arrow: ``stream_writer`` refuses it.
 _Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
@@ -88,30 +93,24 @@ class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     sums: RowSums = field(default_factory=RowSums)
 
 
-@dataclass(frozen=True)
-class WriteJob:
-    """The values that are known when the job begins.
-
-    Args:
-        version: the version that the rows were made from, or else the newest one when the job began.
-        uuid, epoch, base_ts: of the table in that version.
-        entry: the table, by ``encode_entry``.
-        force: an overwrite also replaces rows that others have added since.
-        txid: begins the names of all its files.
-        now_us: the time that ``now()`` is in its rows.
-    """
+class WriteJob(Struct, frozen=True):
+    """The values that are known when the job begins."""
 
     url: str
     table: str
-    version: int
+    version: int  # the version that the rows were made from, or else the newest one when the job began
+    # uuid, epoch, base_ts: of the table in that version
     uuid: str
     epoch: int
     base_ts: int
-    entry: bytes
+    entry: bytes  # the table, by ``encode_entry``
     overwrite: bool
-    force: bool
-    txid: str
-    now_us: int
+    force: bool  # an overwrite also replaces rows that others have added since
+    txid: str  # begins the names of all its files
+    now_us: int  # the time that ``now()`` is in its rows
+    # where, by_partition: the rows that it replaces, if not all
+    where: Predicate | None = None
+    by_partition: bool = False
     digest: DigestMode = DigestMode.NONE
 
     @property
@@ -124,7 +123,15 @@ class WriteJob:
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         entry = decode_entry(self.entry)
         encoded = encode_entry(entry, entry.schema.at(lambda: self.now_us))
-        task = RowsTask(self.url, self.table, encoded, self.txid, digest=self.digest)
+        task = RowsTask(
+            self.url,
+            self.table,
+            encoded,
+            self.txid,
+            digest=self.digest,
+            only=self.where,
+            divides_all=self.by_partition,
+        )
         if self.digest is DigestMode.ALONE:
             return TaskResult(self, query=query, sums=task.run(batches).sums)
 
@@ -149,7 +156,10 @@ class WriteJob:
             sums = RowSums()
             for result in results:
                 sums.add_sums(result.sums)
-            digest = content_digest(self.operation, self.table, None, sums.content())
+            replaced = (
+                "partitions" if self.by_partition else None if self.where is None else to_json(self.where).decode()
+            )
+            digest = content_digest(self.operation, self.table, replaced, sums.content())
         context = context_of(open_database(self.url))
         files = tuple(file for result in written for file in result.files)
         # A stream makes another job for the commit than for the tasks: the files are those of the tasks' job.
@@ -158,7 +168,20 @@ class WriteJob:
         uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
         schema = decode_entry(entry).schema
         statements: tuple[Statement, ...] = ()
-        if self.overwrite and self.digest is not DigestMode.ALONE:
+        uploads = PendingUploads(context.store, context.runtime, context.segments)
+        dependencies: tuple[RowsDependency, ...] = ()
+        where = self.where
+        if self.by_partition and files:
+            where = predicate_of_files(partitions_to_replace(self.table, decode_entry(entry)), files)
+        if self.digest is not DigestMode.ALONE and where is not None:
+            tombstone = record_predicate(partial(uploads.tombstone_object, self.table, uuid), schema, where)
+            tombstones = (tombstone,) if tombstone else ()
+            statements = (Write(self.table, uuid, files, tombstones, request, schema=schema, is_overwrite=True),)
+            if not self.force:
+                may_match = partial(may_hold_matches, predicate=where, schema=schema)
+                advice = "make the rows again and repeat, or give the option force"
+                dependencies = (RowsDependency(self.table, uuid, self.epoch, self.base_ts, may_match, advice, schema),)
+        elif self.overwrite and not self.by_partition and self.digest is not DigestMode.ALONE:
             base = self.epoch, self.base_ts
             statements = (Overwrite(self.table, uuid, *base, files, self.force, request, schema),)
         elif files:
@@ -168,11 +191,12 @@ class WriteJob:
             operation=self.operation,
             statements=statements,
             applied={} if request is None else {request: digest},
+            dependencies=dependencies,
             first_upload_us=min((result.first_upload_us for result in written), default=None),
             txid=txid,
         )
         try:
-            done = commit_change(context.head, change, PendingUploads(context.store, context.runtime, context.segments))
+            done = commit_change(context.head, change, uploads)
         except ConflictError as error:
             if not self.overwrite:
                 raise
@@ -219,20 +243,46 @@ def prepare(options: Options, schema: s.StructType, overwrite: bool, *, force: b
         add_new_columns(context, options.table, schema, options.text("request"))
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(options.table))
-    since = _since(options, schema, entry) if overwrite and not force else None
+    where, by_partition = _replaced_rows(options, entry, overwrite)
+    is_whole = where is None and not by_partition
+    since = _since(options, schema, entry, is_whole) if overwrite and not force else None
     base = manifest if since is None else pin(context, since, None).manifest
     epoch = entry_in(base, options.table, entry.uuid).epoch
     check_columns(schema, entry)
     state = base.version, entry.uuid, epoch, base.commit_ts, encode_entry(entry)
     return WriteJob(
-        url, options.table, *state, overwrite, force, context.runtime.uuid(), context.store.clock.current_us
+        url,
+        options.table,
+        *state,
+        overwrite,
+        force,
+        context.runtime.uuid(),
+        context.store.clock.current_us,
+        where,
+        by_partition,
     )
 
 
-def _since(options: Options, schema: s.StructType, entry: TableEntry) -> int | None:
+def _replaced_rows(options: Options, entry: TableEntry, overwrite: bool) -> tuple[Predicate | None, bool]:
+    """The rows that an overwrite replaces, or whether it replaces those of its partitions. Raises InputError."""
+    mode = (options.text("partition_overwrite_mode") or "static").lower()
+    if mode not in ("static", "dynamic"):
+        raise InputError(f"option 'partitionOverwriteMode' is {short_repr(mode)}: static or dynamic")
+    text = options.text("replace_where")
+    if text is not None and not overwrite:
+        raise InputError('the option replaceWhere says which rows are replaced: write with mode("overwrite")')
+    if text is not None:
+        return parse(text, entry.schema, now_us=shared_runtime().clock_us()), False
+    if overwrite and mode == "dynamic":
+        partitions_to_replace(options.table, entry)
+        return None, True
+    return None, False
+
+
+def _since(options: Options, schema: s.StructType, entry: TableEntry, is_whole: bool) -> int | None:
     """The oldest version of this table that the rows come from; None if they come from none. Raises InputError."""
     origins, since = origins_of(schema), options.number("since")
-    if not origins and since is None:
+    if is_whole and not origins and since is None:
         raise InputError(
             f"the origin of these rows can't be seen, because each of their columns was computed. If from table "
             f"{options.table!r} itself, rows that others have added to it since would be lost: say "

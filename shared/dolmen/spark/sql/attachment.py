@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from threading import RLock
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database
-from dolmen.base import arguments
 from dolmen.commit.head import context_of
-from dolmen.errors import InputError, SchemaError, TableNotFoundError, short_repr
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.spark.frame_types import Origin, origins_of, quote
-from dolmen.spark.sessions import check_any_session, check_database, is_remote
+from dolmen.spark.sessions import check_any_session, is_remote
 from dolmen.spark.tasks import raising_dolmen_errors, reason_of
+from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 
-_PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
 _log = logging.getLogger("dolmen")
+
+
+FrameOf: TypeAlias = Callable[[SparkSession, ReadableTable], DataFrame]
 
 
 @dataclass
@@ -46,17 +48,19 @@ def is_same_name(one: str, other: str, *, case_sensitive: bool) -> bool:
     return one == other or (not case_sensitive and one.lower() == other.lower())
 
 
-_ATTACHED: dict[str, Attachments] = {}
+ATTACHED: dict[str, Attachments] = {}
 """By the id of the session, as long as the process runs."""
 
 
+def session_id(spark: SparkSession) -> str:
+    return str(spark.session_id if is_remote(spark) else spark._jsparkSession.sessionUUID())
+
+
 def attachments_of(spark: SparkSession) -> Attachments:
-    session = spark.session_id if is_remote(spark) else spark._jsparkSession.sessionUUID()
-    return _ATTACHED.setdefault(session, Attachments())
+    return ATTACHED.setdefault(session_id(spark), Attachments())
 
 
-@dataclass(frozen=True)
-class _ShownTable:
+class _ShownTable(Struct, frozen=True):
     """The content of a view: a table's entry, in a version. Without an origin there is no view: Spark lacks a type."""
 
     entry: TableEntry
@@ -64,10 +68,12 @@ class _ShownTable:
 
 
 class Attachment:
-    """The views of a database's tables in a session; see ``attach``."""
+    """The views of a database's tables in a session; see ``attach``. ``frame_of`` makes the frame of a view."""
 
-    def __init__(self, spark: SparkSession, database: Database, prefix: str, tables: Sequence[str] | None) -> None:
-        self.spark, self.database, self.prefix = spark, database, prefix
+    def __init__(
+        self, spark: SparkSession, database: Database, prefix: str, tables: Sequence[str] | None, frame_of: FrameOf
+    ) -> None:
+        self.spark, self.database, self.prefix, self._frame_of = spark, database, prefix, frame_of
         self._selected = None if tables is None else frozenset(tables)
         self._shown_tables: dict[str, _ShownTable] = {}
         self._is_attached = True
@@ -126,7 +132,7 @@ class Attachment:
         if name not in self._shown_tables and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:
-            frame = snapshot.table(name).to_spark(spark=self.spark)
+            frame = self._frame_of(self.spark, snapshot.table(name))
         except SchemaError as error:  # Spark lacks the type of a column
             self._drop(name)
             self._shown_tables[name] = _ShownTable(entry, None)
@@ -155,45 +161,39 @@ class Attachment:
         return f"<Attachment of {self.database.url}: {views}>"
 
 
-def attach(
-    spark: SparkSession, database: Database, prefix: str = "", *, tables: str | Iterable[str] | None = None
-) -> Attachment:
-    """Makes a temporary view of each table of a database, for SQL.
+class CatalogAttachment(Attachment):
+    """A database that is a catalog of a session. It has views only for the statements that Spark does not run itself,
+    from the first of them on."""
 
-    ``dolmen.spark.sql`` makes the views show the newest version before each statement. For ``spark.sql`` itself, call
-    ``refresh()``: a view shows the version at which it was made.
+    def __init__(
+        self,
+        spark: SparkSession,
+        database: Database,
+        catalog: str,
+        frame_of: FrameOf,
+        uninstall: Callable[[SparkSession, str], None],
+    ) -> None:
+        super().__init__(spark, database, f"__catalog_{catalog}_", None, frame_of)
+        self.catalog, self._uninstall = catalog, uninstall
+        self.has_views = False
 
-    Args:
-        prefix: begins the names of the views, if several databases are attached, or Spark has tables of these names.
-        tables: the tables to show; by default all, also those that are created later.
+    def show(self, manifest: Manifest) -> None:
+        """Makes the views show a version, if there are views."""
+        if self.has_views:
+            super().show(manifest)
 
-    Raises:
-        InputError: Spark has a table or view of such a name; or the database is already attached with this prefix.
-        TableNotFoundError: a table does not exist.
-    """
-    check_any_session(spark)
-    check_database(database)
-    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise InputError(f"prefix={short_repr(prefix)}: up to 64 letters, digits and _")
-    names = None if tables is None else arguments.names("tables", tables)
-    attached = attachments_of(spark)
-    with attached.lock:
-        if any(each.prefix == prefix and each.database.url == database.url for each in attached.all):
-            raise InputError(f"{database.url} is attached to this session with prefix {prefix!r}: detach() it first")
-        attachment = Attachment(spark, database, prefix, names)
-        try:
-            attachment.refresh()
-            if missing := sorted(set(names or ()).difference(database.tables())):
-                raise TableNotFoundError(f"no table {missing[0]!r} in version {database.version}")
-        except BaseException:
-            attachment.detach()
-            raise
-        attached.all.append(attachment)
-    return attachment
+    def detach(self) -> None:
+        """Takes the catalog out of the session, and drops the views."""
+        if self._is_attached:
+            self._uninstall(self.spark, self.catalog)
+        super().detach()
+
+    def __repr__(self) -> str:
+        return f"<Attachment of {self.database.url}: catalog {self.catalog}>"
 
 
 def detach(spark: SparkSession, database: Database | None = None) -> None:
-    """Drops the views of a database, or of all that are attached to a session."""
+    """Drops the views or the catalog of a database, or of all that are attached to a session."""
     for each in list(attachments_of(check_any_session(spark)).all):
         if database is None or each.database.url == database.url:
             each.detach()
@@ -201,8 +201,7 @@ def detach(spark: SparkSession, database: Database | None = None) -> None:
 
 Args: TypeAlias = Mapping[str, Any] | Sequence[Any] | None
 """The values of a statement's parameters, as ``spark.sql`` takes them."""
-VIEW = "__dolmen_view_"
-"""Begins the names of the views of statements."""
+VIEW = "__dolmen_view_"  # begins the names of the views of statements
 _numbers = count()
 
 

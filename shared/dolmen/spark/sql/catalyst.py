@@ -10,7 +10,8 @@ condition becomes a predicate only where both surely mean the same for every row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -37,8 +38,14 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 """Types of whole numbers, with the most digits of their values."""
 _ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
 """Nodes under which each row of the target stays one row."""
-MOST_NODES = 400
-"""A condition of more nodes is left to Spark: each costs a call of the JVM."""
+_READERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys([*_DIGITS, "date", "timestamp", "timestamp_ntz"], int), "string": str
+}  # fmt: skip
+"""Types of values in a set, which Spark shows as text."""
+PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
+_ESCAPE = "\\"
+_SEPARATOR = "\x1f\x00\x1f"
+MOST_NODES = 400  # a condition of more nodes is left to Spark: each costs a call of the JVM
 
 
 def kind_of_node(node: Any) -> str:
@@ -55,13 +62,20 @@ def read_condition(query: DataFrame, fields: Mapping[int, Field]) -> ForeignCond
     return _CatalystReader(by_id).read(plan.child().condition())
 
 
+def read_pushed(condition: Any, fields: Mapping[str, Field]) -> ForeignCondition:
+    """Reads a condition that Spark's optimizer pushes into a scan; ``fields`` are by their names there."""
+    return _CatalystReader(fields, lambda column: column.name()).read(condition)
+
+
 class _CatalystReader(ConditionReader[Any]):
-    """Reads the expressions of Spark's plans, over columns by the id that the plan gives them."""
+    """Reads the expressions of Spark's plans, over columns by the id that the plan gives them, or by another key."""
 
     node_errors = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
 
-    def __init__(self, fields: Mapping[int, Field]) -> None:
-        self._fields, self._budget = fields, MOST_NODES
+    def __init__(
+        self, fields: Mapping[Any, Field], key: Callable[[Any], Any] = lambda column: column.exprId().id()
+    ) -> None:
+        self._fields, self._key, self._budget = fields, key, MOST_NODES
         self._common: dict[str, Any] = {}
 
     def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
@@ -90,6 +104,10 @@ class _CatalystReader(ConditionReader[Any]):
                 return self.predicate(node.child())
             case "In":
                 return self._in(node)
+            case "InSet":
+                return self._in_set(node)
+            case "StartsWith" | "EndsWith" | "Contains" as kind:
+                return self._like(PATTERNS[kind], node)
             case "AttributeReference" | "GetStructField":
                 return bind.truth(self._plain_column(node))
             case "EqualNullSafe":
@@ -121,6 +139,28 @@ class _CatalystReader(ConditionReader[Any]):
         self._spend(node.list().size())
         return bind.one_of(field, [self._value(value, field) for value in items(node.list())])
 
+    def _in_set(self, node: Any) -> Predicate:
+        """IN of many values, which Spark's optimizer has evaluated: one call gets them all."""
+        field, members = self._column(node.child()), node.hset()
+        kind = node.child().dataType().simpleString()
+        domain, read = _domain(kind), _READERS.get(kind, Decimal)
+        texts = members.mkString(_SEPARATOR).split(_SEPARATOR)
+        is_known = kind in _READERS or kind.startswith("decimal(")
+        if not is_known or domain is not domain_of(field.arrow_type) or members.contains(None):
+            raise UnsupportedConditionError
+        if len(texts) != members.size():  # a text has the separator in it
+            raise UnsupportedConditionError
+        return bind.one_of(field, [Value(domain, read(text)) for text in texts])
+
+    def _like(self, pattern: str, node: Any) -> Predicate:
+        field, value = self._plain_column(node.left()), node.right()
+        if {node.left().dataType().simpleString(), value.dataType().simpleString()} != {"string"}:
+            raise UnsupportedConditionError
+        text = self._value(value, field)
+        if text.kind is None:
+            raise UnsupportedConditionError
+        return as_pattern(pattern, field, text)
+
     def _plain_column(self, node: Any) -> Field:
         if kind_of_node(node) == "CommonExpressionRef":
             node = self._common.get(node.id().toString(), node)
@@ -130,7 +170,7 @@ class _CatalystReader(ConditionReader[Any]):
             node = node.child()
         if kind_of_node(node) != "AttributeReference":
             raise UnsupportedConditionError
-        field = self._fields.get(node.exprId().id())
+        field = self._fields.get(self._key(node))
         if field is None:
             raise UnsupportedConditionError
         for ordinal in reversed(path):
@@ -150,21 +190,33 @@ class _CatalystReader(ConditionReader[Any]):
     def _value(self, node: Any, field: Field) -> Value:
         if not node.foldable():
             raise UnsupportedConditionError
-        kind = node.dataType().simpleString()
-        value = node.eval(None)
-        if value is None:
-            return NULL
-        is_decimal = kind.startswith("decimal(")
-        domain = Domain.EXACT if is_decimal else _DOMAINS.get(kind)
-        if domain is None or domain is not domain_of(field.arrow_type):
-            raise UnsupportedConditionError
-        if domain is Domain.TEXT:
-            return Value(domain, value.toString())
-        if is_decimal:
-            return Value(domain, value.toJavaBigDecimal())
-        if domain.is_float:  # a float32 becomes the double with the same value
-            return Value(Domain.FLOAT64, float(value))
-        return Value(domain, bytes(value) if domain is Domain.BYTES else value)
+        return plain_value(node.dataType().simpleString(), node.eval(None), field)
+
+
+def as_pattern(pattern: str, field: Field, text: Value) -> Predicate:
+    """``LIKE`` for a text at the start, at the end or inside of another."""
+    escaped = "".join(_ESCAPE + c if c in "%_" + _ESCAPE else c for c in str(text.value))
+    return bind.like(field, Value(Domain.TEXT, pattern.format(escaped)), _ESCAPE, False)
+
+
+def plain_value(kind: str, value: Any, field: Field) -> Value:
+    """A value as Spark keeps one of a type. Raises UnsupportedConditionError: it is not of the column's own domain."""
+    if value is None:
+        return NULL
+    is_decimal, domain = kind.startswith("decimal("), _domain(kind)
+    if domain is None or domain is not domain_of(field.arrow_type):
+        raise UnsupportedConditionError
+    if domain is Domain.TEXT:
+        return Value(domain, value.toString())
+    if is_decimal:
+        return Value(domain, value.toJavaBigDecimal())
+    if domain.is_float:  # a float32 becomes the double with the same value
+        return Value(Domain.FLOAT64, float(value))
+    return Value(domain, bytes(value) if domain is Domain.BYTES else value)
+
+
+def _domain(kind: str) -> Domain | None:
+    return Domain.EXACT if kind.startswith("decimal(") else _DOMAINS.get(kind)
 
 
 def _is_widening(cast: Any) -> bool:

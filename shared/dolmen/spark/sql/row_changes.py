@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
@@ -46,12 +47,10 @@ from dolmen.sql.statements import DeleteStatement, MergeClause, MergeStatement, 
 from dolmen.transactions.merge.clauses import check_updatable
 from dolmen.transactions.transaction import Transaction, unit_of
 
-Values: TypeAlias = list[tuple[Field, str]]
-"""Expressions by column."""
+Values: TypeAlias = list[tuple[Field, str]]  # expressions by column
 _POLICY = "spark.sql.storeAssignmentPolicy"
 _DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
-_BOTH = "__matched"
-"""Whether a row has both a target row and a source row."""
+_BOTH = "__matched"  # whether a row has both a target row and a source row
 _KINDS = ("matched", "not matched", "not matched by source")
 
 
@@ -463,15 +462,9 @@ class _SqlMerge:
         return True
 
 
-@dataclass(frozen=True)
-class _Keys:
-    """Columns of target and source that are equal in rows that match.
-
-    Args:
-        predicate: TRUE for all rows of the target that may match.
-        is_unique: nothing else makes rows match, and the source has each tuple once, and no NULL.
-    """
+class _Keys(Struct, frozen=True):
+    """Columns of target and source that are equal in rows that match."""
 
     pairs: Sequence[tuple[Field, str]]
-    predicate: Predicate
-    is_unique: bool
+    predicate: Predicate  # TRUE for all rows of the target that may match
+    is_unique: bool  # nothing else makes rows match, and the source has each tuple once, and no NULL

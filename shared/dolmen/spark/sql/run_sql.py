@@ -15,8 +15,10 @@ from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.frame_types import quote
 from dolmen.spark.sessions import active_session, check_any_session, is_remote
-from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of
+from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, CatalogAttachment, Views, attachments_of
+from dolmen.spark.sql.catalog import Catalog
 from dolmen.spark.sql.row_changes import RowChange, cast_values, delete_rows, find_field, merge_rows, update_rows
+from dolmen.spark.sql.table_relations import table_frame
 from dolmen.spark.write.from_frame import UnchangedSince, append, bind_request, overwrite, write_remotely
 from dolmen.sql.statements import (
     DeleteStatement,
@@ -35,8 +37,8 @@ _VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
 _OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "(", "AT"}
 _NO_ALIAS = {
     "ANTI", "CLUSTER", "CROSS", "DISTRIBUTE", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER", "INTERSECT", "JOIN",
-    "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SORT",
-    "TABLESAMPLE", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW",
+    "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SET",
+    "SORT", "TABLESAMPLE", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW",
 }  # fmt: skip
 
 
@@ -70,8 +72,13 @@ def sql(
     attached = attachments_of(session)
     if not attached.all:
         raise InputError("no database is attached to this session: attach(spark, db) before")
-    kind, target = kind_of(text)
-    run = _Run(session, attached, text, args, request)
+    case_sensitive = str(session.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    catalogs = [each for each in attached.all if isinstance(each, CatalogAttachment)]
+    if catalogs and text.split(maxsplit=1)[:1] in (["CALL"], ["call"]):
+        return session.sql(text, args) if args else session.sql(text)
+    with_views = _with_views(text, catalogs, case_sensitive=case_sensitive) if catalogs else text
+    kind, target = kind_of(with_views)
+    run = _Run(session, attached, text if kind == "QUERY" else with_views, args, request, case_sensitive)
     if kind == "QUERY":
         if request is not None:
             raise InputError("request= is for statements that change a table: a query changes nothing")
@@ -80,10 +87,17 @@ def sql(
 
 
 class _Run:
-    def __init__(self, spark: SparkSession, attached: Attachments, text: str, args: Args, request: str | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        attached: Attachments,
+        text: str,
+        args: Args,
+        request: str | None,
+        case_sensitive: bool,
+    ) -> None:
         self._spark, self._attached, self._text = spark, attached, text
-        self._args, self._request = args, request
-        self._case_sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+        self._args, self._request, self._case_sensitive = args, request, case_sensitive
 
     def query(self) -> DataFrame:
         with self._attached.lock, Views(self._spark, self._args) as views:
@@ -163,7 +177,9 @@ class _Run:
             if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found
             self._refresh()
-        raise InputError(f"{short_repr(target)} is not a table of a database that is attached to this session")
+        names = [f"{each.catalog}.{target}" for each in self._attached.all if isinstance(each, CatalogAttachment)]
+        also = f": write {' or '.join(names)}" if names else ""
+        raise InputError(f"{short_repr(target)} is not a table of a database that is attached to this session{also}")
 
     def _refresh(self, but: Attachment | None = None) -> None:
         for attachment in self._attached.all:
@@ -180,6 +196,32 @@ class _Run:
         else:
             values = [repr(value) for value in self._args or ()]
         return content_digest("sql", self._text, values)
+
+
+def _with_views(sql: str, catalogs: Sequence[CatalogAttachment], *, case_sensitive: bool) -> str:
+    """The text of a change with views in place of tables of catalogs: ``dolmen.events`` becomes a view's name."""
+    tokens, replaced = tokenize(sql, SPARK), list[tuple[int, int, str]]()
+    by_name = {each.catalog if case_sensitive else each.catalog.lower(): each for each in catalogs}
+    for index, token in enumerate(tokens[:-2]):
+        name = (token.name or "") if case_sensitive else (token.name or "").lower()
+        table, before = tokens[index + 2], tokens[index - 1].text if index else ""
+        if name not in by_name or before == "." or tokens[index + 1].text != "." or table.name is None:
+            continue
+        attachment, following = by_name[name], tokens[index + 3] if index + 3 < len(tokens) else None
+        if not attachment.has_views:
+            attachment.has_views = True
+            attachment.refresh()
+        if following is not None and following.text == ".":  # a column's
+            text = quote(table.name)
+        else:
+            has_alias = following is not None and following.name is not None and following.upper not in _NO_ALIAS
+            is_insert = before.upper() in ("INTO", "OVERWRITE", "TABLE") and "INSERT" in (
+                each.upper for each in tokens[max(0, index - 3) : index]
+            )
+            alias = "" if is_insert or has_alias else f" AS {quote(table.name)}"
+            text = quote(attachment.view(table.name.lower())) + alias
+        replaced.append((token.start, table.end, text))
+    return replace_spans(sql, replaced)
 
 
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
@@ -209,7 +251,7 @@ def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensiti
         if not by_version and following is not None and following.upper in _OPERATORS:
             raise reader.error("put the time in parentheses")
         has_alias = following is not None and following.name is not None and following.upper not in _NO_ALIAS
-        view = views.make(snapshot.table(table).to_spark(spark=views.spark))
+        view = views.make(table_frame(views.spark, snapshot.table(table)))
         alias = "" if has_alias else f" AS {quote(token.name)}"
         before = reader.since(first)
         assert first is not None
@@ -287,3 +329,6 @@ def _check_no_cte(sql: str, tokens: list[Token], name: str) -> None:
         is_same = token.name is not None and token.name.lower() == name.lower()
         if is_same and second.upper == "AS" and third.text == "(":
             raise InputError(f"{short_repr(sql[token.start :])}: WITH takes the name of a table; take another one")
+
+
+Catalog.run_statement = staticmethod(sql)

@@ -19,10 +19,14 @@ from dolmen.errors import SchemaError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
+from dolmen.format.partition_by import partition_terms
 from dolmen.format.schema import Field, Schema, own_names, same_names
+from dolmen.format.transforms import Transform
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.frame_types import quote, spark_type, worker_schema
 from dolmen.transactions.transaction import Transaction, replay, unit_of
+
+_HOUR_MICROS = 3_600_000_000
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
@@ -95,6 +99,48 @@ def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
             f"columns {alike[0]!r} and {alike[1]!r} of the DataFrame differ in case only: rename one, or drop it"
         )
     return frame.toDF(*names)
+
+
+def gather_partitions(frame: DataFrame, entry: TableEntry) -> DataFrame:
+    """The rows with those of a partition in as few tasks as their size needs, if the table has partitions."""
+    columns = partition_columns(match_names(frame, entry.schema), entry)
+    names = [f"__dolmen_partition_{index}" for index in range(len(columns))]
+    if not columns:
+        return frame
+    return frame.withColumns(dict(zip(names, columns, strict=True))).hint("rebalance", *names).drop(*names)
+
+
+def partition_columns(frame: DataFrame, entry: TableEntry) -> list[Column]:
+    """Columns that are equal in rows of one partition; none for buckets, which Spark's functions do not know."""
+    columns = []
+    for term in partition_terms(entry.properties):
+        if term.column in frame.columns and term.transform.name != "bucket":
+            kind, column = spark_type(entry.schema.field(term.column).arrow_type), F.col(quote(term.column))
+            if frame.schema[term.column].dataType != kind:
+                column = column.try_cast(kind)
+            columns.append(_transformed(column, term.transform, kind))
+    return columns
+
+
+def _transformed(column: Column, transform: Transform, kind: s.DataType) -> Column:
+    size = F.lit(transform.size)
+    match transform.name, kind:
+        case "identity", _:
+            return column
+        case "truncate", s.StringType() | s.BinaryType():
+            return F.substring(column, 1, transform.size)
+        case "truncate", s.DecimalType():
+            return F.floor(column / (size / 10**kind.scale))
+        case "truncate", _:
+            return column - F.pmod(column, size)
+    if not isinstance(kind, s.DateType):
+        unit = F.lit(_HOUR_MICROS if transform.name == "hour" else 24 * _HOUR_MICROS)
+        micros = F.unix_micros(column.cast("timestamp"))
+        column = (micros - F.pmod(micros, unit)) / unit
+        if transform.name in ("hour", "day"):
+            return column
+        column = F.date_from_unix_date(column.cast("int"))
+    return column if transform.name == "day" else F.trunc(column, transform.name)
 
 
 def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:

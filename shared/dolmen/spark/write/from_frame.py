@@ -8,30 +8,42 @@ and removes those of a dead job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
+from msgspec import Struct
 from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.commit.change import RowsDependency, find_applied
 from dolmen.commit.draft import Statement
 from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
+from dolmen.entries.partitions import PartitionSpec
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.delete_object import check_not_null
+from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Where
+from dolmen.predicate.text import to_sql
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.frame_types import origins_in_plan, worker_schema
 from dolmen.spark.sessions import check_table
 from dolmen.spark.tasks import raising_dolmen_errors
-from dolmen.spark.write.frame_columns import add_new_columns, check_columns, key_columns, match_names, uncollated_column
+from dolmen.spark.write.frame_columns import (
+    add_new_columns,
+    check_columns,
+    gather_partitions,
+    key_columns,
+    match_names,
+    uncollated_column,
+)
 from dolmen.spark.write.write_tasks import (
     DigestMode,
     RowsTask,
@@ -44,7 +56,7 @@ from dolmen.spark.write.write_tasks import (
 )
 from dolmen.store import portable_url
 from dolmen.transactions.keys import key_fields, take_keys
-from dolmen.transactions.row_statements import TableChange, keys_content
+from dolmen.transactions.row_statements import TableChange, keys_content, parse_where
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -89,12 +101,15 @@ def overwrite(
     table: Table,
     frame: DataFrame,
     *,
+    where: Where = None,
+    by_partition: bool = False,
+    check: bool = True,
     since: int | None = None,
     force: bool = False,
     merge_schema: bool = False,
     request: str | None = None,
 ) -> Commit:
-    """Replaces all rows of a table by those of a DataFrame. See ``append``.
+    """Replaces all rows of a table, or those of a predicate, by those of a DataFrame. See ``append``.
 
     It conflicts with rows that others have added or deleted after the oldest version that the frame reads of the table
     itself, anywhere in its plan; or, if it reads none, after the newest version that this ``table`` has seen when the
@@ -102,19 +117,33 @@ def overwrite(
     computed, ``since`` or ``force`` is needed.
 
     Args:
+        where: replace only rows for which it is TRUE; they are not read.
+        by_partition: replace only the partitions of which the DataFrame has rows; they are not read.
+        check: refuse rows for which ``where`` is not TRUE.
         since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
         force: also replace rows that others have added since.
         merge_schema: as for ``append``.
 
     Raises:
+        RowError: a row is not one of those that are replaced (``check``).
         ConflictError: others have added or deleted rows; make the frame again, and repeat.
         VersionNotFoundError, VersionExpiredError: the version ``since`` does not exist, or has expired.
     """
     check_table(table)
-    unchanged = UnchangedSince.of(since, force)
+    unchanged, check = UnchangedSince.of(since, force), arguments.flag("check", check)
+    if arguments.flag("by_partition", by_partition) and where is not None:
+        raise InputError("where= and by_partition= each say which rows are replaced: give one")
     if is_remote_frame(frame):
+        if where is not None or by_partition:
+            raise InputError(
+                "where= and by_partition= need a session of this process's own JVM: table.overwrite takes where= "
+                "without Spark"
+            )
         return write_remotely(table, frame, request, overwrites=unchanged, merge_schema=merge_schema)
     check_frame(frame)
+    if where is not None or by_partition:
+        _merge_schema(table, frame, request, merge_schema)
+        return _overwrite_some(table, frame, where, check, unchanged, request)
     base = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which reads newer versions
     _merge_schema(table, frame, request, merge_schema)
 
@@ -130,6 +159,52 @@ def overwrite(
         return write, [None, written.sums.content()]
 
     return _commit(table, "overwrite", request, statement, DigestMode.of(request), refresh=False)
+
+
+def _overwrite_some(
+    table: Table, frame: DataFrame, where: Where, check: bool, unchanged: UnchangedSince, request: str | None
+) -> Commit:
+    """Replaces the rows of a predicate, or (None) those of the partitions of which the frame has rows."""
+
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
+        unit = unit_of(transaction)
+        if where is None:
+            partitions_to_replace(table.name, entry)
+        predicate = None if where is None else parse_where(unit.context, entry, where)
+        content: list[Any] = ["partitions" if predicate is None else to_sql(predicate, entry.schema)]
+        if digest is DigestMode.ALONE:
+            return None, [*content, write_frame(transaction, table.name, frame, digest).sums.content()]
+        unchanged.add_to(transaction, table.name, frame)
+        only = predicate if check else None
+        written = write_frame(transaction, table.name, frame, digest, only=only, divides_all=where is None)
+        content.append(written.sums.content())
+        if predicate is None:
+            if not written.files:
+                return None, content
+            predicate = predicate_of_files(partitions_to_replace(table.name, entry), written.files)
+        if not unchanged.force:
+            unit.depend_on_rows(table.name, predicate)
+        write = TableChange(unit, table.name, request, entry).delete_rows(predicate, None)
+        return replace(write, files=tuple(written.files), is_overwrite=True), content
+
+    return _commit(table, "overwrite", request, statement, DigestMode.of(request))
+
+
+def partitions_to_replace(name: str, entry: TableEntry) -> PartitionSpec:
+    """The table's partitions. Raises InputError: it has none."""
+    spec = PartitionSpec.of(entry)
+    if spec is None:
+        raise InputError(
+            f"table {name!r} has no partitions to replace: set its partition_by, or name the rows that are replaced "
+            "(where=, replaceWhere)"
+        )
+    return spec
+
+
+def predicate_of_files(spec: PartitionSpec, files: Iterable[DataFile]) -> Predicate:
+    """TRUE for the rows of the partitions of files that a task has divided. Raises InputError."""
+    partitions = {spec.of_file(file): None for file in files}
+    return spec.predicate([each for each in partitions if each is not None])
 
 
 def upsert(
@@ -279,6 +354,8 @@ def write_frame(
     key: tuple[Field, ...] = (),
     *,
     has_rows: bool = True,
+    only: Predicate | None = None,
+    divides_all: bool = False,
 ) -> WriteReport:
     """Writes rows into data files, and keys into tombstones, under the transaction's intent; commits nothing.
 
@@ -286,15 +363,19 @@ def write_frame(
         frame: rows of the table; with a ``key`` all rows of a key are in one partition, in order.
         key: the columns by whose values older rows are hidden.
         has_rows: False = the frame has keys alone.
+        only: it is an error if it is not TRUE for a row.
+        divides_all: no file has rows of several partitions, however many there are.
     """
     unit = unit_of(transaction)
     entry = unit.entry(name)
     if not key:
         check_columns(frame.schema, entry)
+        if digest is not DigestMode.ALONE:
+            frame = gather_partitions(frame, entry)
     uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
     schema = entry.schema.at(lambda: unit.context.store.clock.current_us)
     base = uploads or (portable_url(unit.context.store), name, encode_entry(entry, schema), "")
-    task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
+    task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest, only, divides_all)
     return collect_report(transaction if uploads else None, frame, task.run)
 
 
@@ -371,8 +452,7 @@ def bind_request(transaction: Transaction, request: str | None, digest: Callable
     return is_applied
 
 
-@dataclass(frozen=True)
-class UnchangedSince:
+class UnchangedSince(Struct, frozen=True):
     """The condition of a write, unless ``force``: the table has not changed since the frame was read from it.
 
     Otherwise the write would undo changes that others write to the same rows. Which rows the frame has read is unknown,

@@ -56,8 +56,7 @@ from dolmen.transactions.merge.clauses import (
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
-MOST_BROADCAST = 1_000_000
-"""The most source keys that are sent to all executors, to filter the target."""
+MOST_BROADCAST = 1_000_000  # the most source keys that are sent to all executors, to filter the target
 _LAST, _FIRST = "__counts", "__first"
 
 

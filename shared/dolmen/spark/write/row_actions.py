@@ -15,12 +15,13 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyroaring import BitMap
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.base import pc
 from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
@@ -53,14 +54,11 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 Conditions: TypeAlias = Sequence[Sequence[str | None]]
 """The conditions of the clauses for matched rows, for source rows alone, and for target rows alone."""
-ACTION = "__action"
-"""The column with the number of a row's action."""
-MOST_LISTED_KEYS = 100
-"""The most keys that are listed one by one; a longer list becomes its range."""
+ACTION = "__action"  # the column with the number of a row's action
+MOST_LISTED_KEYS = 100  # the most keys that are listed one by one; a longer list becomes its range
 
 
-@dataclass(frozen=True)
-class SourceSummary:
+class SourceSummary(Struct, frozen=True):
     """A summary of the keys of a source. Rows with ``nulls`` in their key match nothing.
 
     ``keys`` has all of them if ``lists_all``; otherwise some values, with the least and the greatest of each column.
@@ -97,8 +95,7 @@ class Source:
     Its ``frame`` has the columns ``keys`` in the table's own types, and ``IN_SOURCE``.
     """
 
-    IN_SOURCE = "__source"
-    """A column that is NULL where there is no source row."""
+    IN_SOURCE = "__source"  # a column that is NULL where there is no source row
 
     def __init__(self, frame: DataFrame, fields: tuple[Field, ...]) -> None:
         self._fields, self._columns = fields, frame.columns
@@ -182,8 +179,7 @@ def join_kind(kinds: Conditions) -> str:
     return "left_anti"
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(Struct, frozen=True):
     """The action on a row: whether it ``hides`` the target row, and the columns of the row that it writes, if any.
 
     Columns have the numbers of their values; the types of ``computed`` ones are Spark's guess.
@@ -199,15 +195,11 @@ class MergeTask(WriteTask):
     """A task that writes what a merge adds, and hides what it replaces; the key is what it joins on.
 
     With a key, target rows are hidden by their keys, ``__key_0`` and on; without one by their positions.
-
-    Args:
-        actions: by number.
-        checks_repeats: it is an error when a target row is hidden twice.
-        checks_keys: the primary keys of rows that replace none are reported, to be compared with the table's.
     """
 
-    actions: tuple[Action, ...] = ()
-    checks_repeats: bool = False
+    actions: tuple[Action, ...] = ()  # by number
+    checks_repeats: bool = False  # it is an error when a target row is hidden twice
+    # the primary keys of rows that replace none are reported, to be compared with the table's
     checks_keys: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:

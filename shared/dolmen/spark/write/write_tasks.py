@@ -3,6 +3,7 @@ driver, which makes one commit of all reports."""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
@@ -29,6 +31,7 @@ from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import to_mask
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import mix, row_hashes
 from dolmen.rows.write.runs import DEFAULT, WriteOptions
@@ -42,13 +45,12 @@ from dolmen.spark.tasks import (
 )
 from dolmen.store import portable_url
 from dolmen.store.base import ObjectStore, create
+from dolmen.transactions.row_statements import only_matching
 from dolmen.transactions.transaction import Transaction, unit_of
 
-FEW_KEYS = 2_000
-"""The most keys and bytes of a partition that the driver uploads: they need no object of their own."""
+FEW_KEYS = 2_000  # the most keys and bytes of a partition that the driver uploads: they need no object of their own
 FEW_BYTES = 64 * 1024
-FOLD_BYTES = 64 * MIB
-"""Keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``."""
+FOLD_BYTES = 64 * MIB  # keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``
 _MASK = (1 << 64) - 1
 _SECOND = 0xD6E8FEB86659FD93
 
@@ -96,19 +98,14 @@ class RowSums:
 
 @dataclass
 class WriteReport:
-    """The report of a task, or of all tasks of a job.
-
-    Args:
-        keys: lists of keys that are too short to upload.
-        positions: deleted rows by the name of their data file; with ``has_repeats``, one of them more than once.
-        inserted: primary keys of rows that must be new to the table.
-    """
+    """The report of a task, or of all tasks of a job."""
 
     files: list[DataFile] = field(default_factory=list)
     tombstones: list[KeysTombstone] = field(default_factory=list)
-    keys: list[Keys] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)  # lists of keys that are too short to upload
+    # deleted rows by the name of their data file; with ``has_repeats``, one of them more than once
     positions: dict[str, BitMap] = field(default_factory=dict)
-    inserted: list[pa.Table] = field(default_factory=list)
+    inserted: list[pa.Table] = field(default_factory=list)  # primary keys of rows that must be new to the table
     has_repeats: bool = False
     sums: RowSums = field(default_factory=RowSums)
 
@@ -228,10 +225,15 @@ class KeySink:
 
 @dataclass(frozen=True)
 class RowsTask(WriteTask):
-    """A task that appends rows, replaces rows by key (its rows are in key order), or (no ``has_rows``) deletes keys."""
+    """A task that appends rows, replaces rows by key (its rows are in key order), or (no ``has_rows``) deletes keys.
+
+    ``only`` must be TRUE for each row; with ``divides_all`` no file has rows of several partitions.
+    """
 
     has_rows: bool = True
     digest: DigestMode = DigestMode.NONE
+    only: Predicate | None = None
+    divides_all: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
         """Writes one partition, in bounded memory. Raises InputError for a key that occurs twice, RowError."""
@@ -241,6 +243,8 @@ class RowsTask(WriteTask):
         schema = self.table_entry.schema if self.has_rows else schema_of(self.fields)
         rows = conform_batches(chain([first], batches), schema)
         assert rows is not None, "there is a batch"
+        if self.only is not None:
+            rows = only_matching(rows, self.only, schema)
         if self.digest is not DigestMode.NONE:
             own = own_names(first.schema.names, schema)
             computed = [field.name for field in schema.fields if field.write_function and field.name not in own]
@@ -254,7 +258,8 @@ class RowsTask(WriteTask):
             names = [field.name for field in self.fields]
             rows = sink.add_each(check_each_once(rows, names) if self.has_rows else rows)
         if self.has_rows:
-            report.files += self.put(store, rows)
+            options = replace(DEFAULT, partition_files=sys.maxsize) if self.divides_all else DEFAULT
+            report.files += self.put(store, rows, options)
         else:
             deque(rows, maxlen=0)
         sink.finish(report)

@@ -41,13 +41,14 @@ class AwsService:
     def client(self) -> Any:
         """The client of boto3. Raises InputError: boto3 is not installed, or the AWS configuration cannot be used."""
         try:
-            import boto3  # an extra, and slow to import
-            from botocore.config import Config
+            from botocore.config import Config  # an extra, and slow to import
             from botocore.exceptions import BotoCoreError
+
+            from dolmen.store.s3.connection import make_session
         except ModuleNotFoundError as error:
             raise InputError(f"{self._about} needs boto3: pip install 'dolmen[aws]'") from error
         try:
-            session = boto3.Session()
+            session = make_session()
             region = self._region or session.region_name or os.environ.get("AWS_REGION") or self._default_region
             config = Config(**self._config, user_agent_extra="dolmen")
             return session.client(self._name, region_name=region, endpoint_url=self._endpoint, config=config)

@@ -29,6 +29,7 @@ from dolmen.store.base import (
     Buffer,
     ByteRange,
     Deleted,
+    Identity,
     Object,
     ObjectInfo,
     ObjectOutput,
@@ -61,20 +62,15 @@ RESEND_SECONDS = 30.0
 time, like the pointer: after a process was frozen, its caller must decide whether the time still holds."""
 _CONDITIONS = {"IfMatch", "CopySourceIfMatch"}
 
-_NO_VERSION = "null"
-"""Version id of objects that were written while the bucket kept no versions."""
-THRESHOLD_BYTES = 16 * MIB
-"""An upload up to this size is one PutObject."""
+_NO_VERSION = "null"  # version id of objects that were written while the bucket kept no versions
+THRESHOLD_BYTES = 16 * MIB  # an upload up to this size is one PutObject
 PART_BYTES = 16 * MIB
 """Size of the parts of a larger upload. Each part costs a request, and is in memory while it is sent."""
-FEW_THRESHOLD_BYTES, FEW_PART_BYTES = 64 * MIB, 32 * MIB
-"""The same with ``Runtime.few_requests``."""
-AHEAD_BYTES = 64 * MIB
-"""The most bytes of an upload that are being sent, in one part or several."""
+FEW_THRESHOLD_BYTES, FEW_PART_BYTES = 64 * MIB, 32 * MIB  # the same with ``Runtime.few_requests``
+AHEAD_BYTES = 64 * MIB  # the most bytes of an upload that are being sent, in one part or several
 MAX_PARTS = 10_000  # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 
-LEAST_PART_BYTES = 5 * MIB
-"""The least bytes of each part but the last."""
+LEAST_PART_BYTES = 5 * MIB  # the least bytes of each part but the last
 MOST_COPY_BYTES = 128 * MIB
 """The most bytes of a part that the server copies: it responds when it is done, before the request times out."""
 
@@ -120,6 +116,10 @@ class S3Store:
     @property
     def url(self) -> str:
         return f"{S3.name}://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def identity(self) -> Identity:
+        return (self.connection.identity, self.bucket, self.prefix)
 
     @property
     def clock(self) -> ServerClock:

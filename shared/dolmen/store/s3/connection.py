@@ -7,13 +7,14 @@ through botocore's client; the others follow its pattern.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import hmac
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -22,13 +23,16 @@ from urllib.parse import quote, urlsplit
 from weakref import WeakValueDictionary
 
 import boto3
+import msgspec
 from botocore.awsrequest import AWSPreparedRequest, HeadersDict
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
 from botocore.hooks import first_non_none_response
 from botocore.httpchecksum import handle_checksum_body
+from botocore.loaders import JSONFileLoader
 from botocore.parsers import create_parser
 from botocore.response import StreamingBody
+from botocore.session import get_session
 from urllib3.exceptions import HTTPError
 
 from dolmen.base.runtime import Instant, Runtime
@@ -104,17 +108,13 @@ def quote_key(key: str) -> str:
 
 @dataclass(frozen=True)
 class RequestPattern:
-    """The common part of all GETs of a bucket's objects.
+    """The common part of all GETs of a bucket's objects."""
 
-    Args:
-        url, path: up to the key; the path begins after the host.
-        headers: sent with each.
-        signed: headers that the signature covers, by lower-case name, without the ones that differ by request.
-    """
-
+    # url, path: up to the key; the path begins after the host
     url: str
     path: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # sent with each
+    # headers that the signature covers, by lower-case name, without the ones that differ by request
     signed: Mapping[str, str]
     signer: Signer
 
@@ -296,25 +296,22 @@ def read_body(response: Mapping[str, Any], byte_range: str | None) -> bytes:
 
 TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}
 """Seconds to wait for a connection, and for each response or part of one, with the variables that change them."""
-_SENT = "dolmen_sent"
-"""The member of a request's context with the time of sending."""
+_SENT = "dolmen_sent"  # the member of a request's context with the time of sending
+_SECRETS = {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN"}
 _creating = threading.Lock()  # making clients from one boto3 session is not thread-safe
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A botocore client and its clock.
+    """A botocore client and its clock."""
 
-    Args:
-        client: sends each request once. S3Store repeats what may be repeated; botocore would repeat conditional puts
-            too, which can then meet their own earlier success and be reported as failures.
-        clock: fed with the ``Date`` of every response, errors included.
-        reader: sends GETs of objects in less processor time; None leaves them to the client.
-    """
-
+    # sends each request once. S3Store repeats what may be repeated; botocore would repeat conditional puts too, which
+    # can then meet their own earlier success and be reported as failures.
     client: Any
-    clock: ServerClock
-    reader: ObjectReader | None = None
+    clock: ServerClock  # fed with the ``Date`` of every response, errors included
+    reader: ObjectReader | None = None  # sends GETs of objects in less processor time; None leaves them to the client
+    # tells endpoints and accounts apart. A text if it is the same in other processes.
+    identity: Hashable = field(default_factory=object)
 
     def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a request once. Responses and errors are as from boto3's method ``operation``."""
@@ -366,7 +363,7 @@ class StorageOptions:
 
     def _connect(self, runtime: Runtime) -> Connection:
         try:
-            session = boto3.Session(
+            session = make_session(
                 aws_access_key_id=self.access_key_id,
                 aws_secret_access_key=self.secret_access_key,
                 aws_session_token=self.session_token,
@@ -376,11 +373,29 @@ class StorageOptions:
         except BotoCoreError as error:  # a profile that does not exist, for one
             hide_credentials(error)
             raise InputError(f"storage_options cannot be used: {error}") from error
-        return _make(runtime, session, self.endpoint_url)
+        settings = (self.access_key_id, self.profile, _account(_environment()))
+        return _make(runtime, session, self.endpoint_url, account=settings)
 
 
 _connections_by_options: WeakValueDictionary[Any, Connection] = WeakValueDictionary()
 """Connections by their options, environment and process, and no longer than a store has them."""
+
+
+class _ModelFiles(JSONFileLoader):  # type: ignore[misc]
+    def load_file(self, file_path: str) -> Any:
+        for ending, open_file in ((".json", open), (".json.gz", gzip.open)):
+            if os.path.isfile(file_path + ending):
+                with open_file(file_path + ending, "rb") as file:
+                    return msgspec.json.decode(file.read())
+        return None
+
+
+def make_session(**options: Any) -> Any:
+    """A ``boto3.Session``. msgspec decodes its models of services, which is half of the time that a client takes."""
+    own = get_session()
+    session = boto3.Session(botocore_session=own, **options)
+    own.get_component("data_loader").file_loader = _ModelFiles()
+    return session
 
 
 def connect(runtime: Runtime, session: Any = None) -> Connection:
@@ -401,17 +416,24 @@ def _environment() -> tuple[tuple[str, str], ...]:
     return tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
 
 
+def _account(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The part of the environment that says whose requests a connection sends, without secrets."""
+    names = ("AWS_", "HOME", "DOLMEN_BUCKET_OWNERS")
+    return tuple(item for item in environment if item[0].startswith(names) and item[0] not in _SECRETS)
+
+
 @lru_cache(maxsize=16)
 def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...], process: int) -> Connection:
     """A cached connection. ``process`` is part of the key, because a forked process must not share sockets."""
     try:
-        return _make(runtime, boto3.Session())
+        return _make(runtime, make_session(), account=_account(environment))
     except BotoCoreError as error:  # a profile that does not exist, for one
         hide_credentials(error)
         raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
 
-def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None) -> Connection:
+def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None, account: Any = None) -> Connection:
+    """``account``: equal for connections of one account, besides the endpoint; None if nobody else has this one."""
     clock = ServerClock(runtime)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -437,7 +459,11 @@ def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None) -> Co
         session_keys = session.get_credentials()
         return session_keys and session_keys.get_frozen_credentials()
 
-    return Connection(client, clock, ObjectReader(client, credentials, runtime, partial(_observe, clock)))
+    reader = ObjectReader(client, credentials, runtime, partial(_observe, clock))
+    if account is None:
+        return Connection(client, clock, reader)
+    named = repr((client.meta.endpoint_url, region, account)).encode()
+    return Connection(client, clock, reader, hashlib.sha256(named).hexdigest())
 
 
 def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 from pyarrow import types as t
 
+from dolmen.base import pc
 from dolmen.base.arguments import text
+from dolmen.base.records import replace
 from dolmen.errors import InputError, PredicateError, RowError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
@@ -32,8 +33,7 @@ Values: TypeAlias = Mapping[str, str | None]
 ``Table.merge``, Spark's in ``dolmen.spark.write.merge_frame``. None is NULL."""
 
 
-@dataclass(frozen=True)
-class Expression:
+class Expression(Struct, frozen=True):
     """An SQL expression in DuckDB's dialect over the columns of a row: ``Expression("price * 1.1")``.
 
     It sees the columns of its row by their names. Subqueries, aggregates and window functions are refused. It needs
@@ -43,8 +43,7 @@ class Expression:
     sql: str
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(Struct, frozen=True):
     """Updates a target row.
 
     Args:
@@ -56,15 +55,13 @@ class Update:
     when: str | None = None
 
 
-@dataclass(frozen=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """Deletes a target row. ``when``: an SQL expression; only rows for which it is TRUE."""
 
     when: str | None = None
 
 
-@dataclass(frozen=True)
-class Insert:
+class Insert(Struct, frozen=True):
     """Adds a row.
 
     Args:
@@ -90,8 +87,7 @@ _FORMS = {
 }
 
 
-@dataclass(frozen=True)
-class Clauses:
+class Clauses(Struct, frozen=True):
     """All clauses of a merge. For each row, the first clause of its kind whose condition is TRUE is applied."""
 
     matched: tuple[Update | Delete, ...]
@@ -285,23 +281,20 @@ def _values(clause: Clause) -> dict[str, str | None] | None:
     return None if isinstance(clause, Delete) or clause.values is None else dict(clause.values)
 
 
-@dataclass(frozen=True)
-class SideColumn:
+class SideColumn(Struct, frozen=True):
     """A column as one side has it."""
 
     side: str
     name: str
 
 
-@dataclass(frozen=True)
-class RepeatedValue:
+class RepeatedValue(Struct, frozen=True):
     """The same value in all rows, as an array of one element in the column's type."""
 
     value: pa.Array
 
 
-Term: TypeAlias = SideColumn | Expression | RepeatedValue
-"""Where the values of a column come from."""
+Term: TypeAlias = SideColumn | Expression | RepeatedValue  # where the values of a column come from
 
 
 def terms_of(
@@ -364,7 +357,7 @@ class RowTemplate:
                     check_values(pa.record_batch([computed[term.sql]], [name]))
             return conform_batch(pa.RecordBatch.from_arrays(arrays, names=list(self._terms)), self._plan)
         except RowError as error:  # its row number counts within a batch, which helps no reader of the error
-            raise RowError(error.reason, column=error.column) from None
+            raise type(error)(error.reason, column=error.column) from None
 
     @staticmethod
     def _values(term: Term, sides: Sides, computed: Mapping[str, pa.Array], rows: int) -> pa.Array:

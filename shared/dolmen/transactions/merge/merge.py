@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError, SchemaError, short_repr
@@ -54,6 +54,11 @@ from dolmen.transactions.row_statements import (
     TableChange,
     rows_content,
 )
+
+if TYPE_CHECKING:
+    from dolmen.rows.scan.engines.sql import KeptRows
+
+ACTION = "__dolmen_action"  # the column of changed rows that says what a merge did to them: INSERT, UPDATE or DELETE
 
 NewValues: TypeAlias = Mapping[str, Any]
 """New values by column: Python values, which are the same in all rows, or ``Expression``."""
@@ -103,7 +108,7 @@ def _constant(field: Field, value: Any) -> pa.Array:
     try:
         [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless_cast)
     except RowError as error:
-        raise RowError(error.reason, column=field.name) from None
+        raise type(error)(error.reason, column=field.name) from None
     except SchemaError as error:
         shown = short_repr(value)
         hint = f"; SQL over the row's columns is dolmen.Expression({shown})" if isinstance(value, str) else ""
@@ -161,8 +166,13 @@ def merge_rows(
     on: str | Sequence[str],
     clauses: Clauses,
     new_columns: NewColumns = "refuse",
+    changed: KeptRows | None = None,
 ) -> None:
-    """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements."""
+    """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements.
+
+    ``changed`` gets the rows that it inserts, updates and deletes: their ``ACTION``, and the table's columns. Then
+    all rows are read and changed by their positions.
+    """
     if new_columns != "refuse":
         extra = clauses.new_columns(change.entry.schema.arrow.names, source.rows.schema.names)
         added = [name for name in extra if new_columns == "add" and name not in source.untyped]
@@ -170,19 +180,19 @@ def merge_rows(
         source = source.without([name for name in extra if name not in added])
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
-    if clauses.is_upsert(entry, [field.name for field in fields], source.rows.schema.names):
+    if changed is None and clauses.is_upsert(entry, [field.name for field in fields], source.rows.schema.names):
         if KeyIndex(source.keys(fields), fields).repeated:
             raise _repeated_key_error(fields)  # rows of a merge have no order
         change.upsert(source.rows, on)
         return
-    if clauses.is_delete:
+    if changed is None and clauses.is_delete:
         keys = source.keys(fields).drop_null()
         change.delete(keys=keys, on=keys.column_names)
         return
     clauses = clauses.with_names_of(entry.schema)
     if not unit.has_applied(request):
         with _evaluator(clauses.texts) as evaluator:
-            merging = _StreamedMerge(change, fields, source, clauses, evaluator)
+            merging = _StreamedMerge(change, fields, source, clauses, evaluator, changed)
             try:
                 with unit.savepoint():
                     merging.run()
@@ -215,8 +225,7 @@ def changed_rows(
     yield rows.filter(pa.array(is_changed))
 
 
-@dataclass(frozen=True)
-class ClausePlan:
+class ClausePlan(Struct, frozen=True):
     """A clause: its condition, and the template of the rows that it writes; None if it only deletes."""
 
     when: str | None
@@ -241,8 +250,9 @@ class _StreamedMerge:
         source: SourceRows,
         clauses: Clauses,
         evaluator: Evaluator | None,
+        changed: KeptRows | None,
     ) -> None:
-        self._change, self._entry, self._fields = change, change.entry, fields
+        self._change, self._entry, self._fields, self._changed = change, change.entry, fields, changed
         self._row_schema = change.row_schema
         entry = change.entry
         self._source, self._clauses, self._evaluator = source, clauses, evaluator
@@ -267,6 +277,8 @@ class _StreamedMerge:
             for term in terms_of(clause, self._names, self._source.rows.schema.names).values()
             if isinstance(term, SideColumn) and term.side == TARGET
         }
+        if self._changed is not None:
+            return self._names
         named_columns = self._evaluator.uses(self._clauses.texts, self._names) if self._evaluator else []
         return [name for name in self._names if name in target_columns or name in named_columns or name in self._keys]
 
@@ -289,6 +301,8 @@ class _StreamedMerge:
         ``keys_repeat``.
         """
         count = self._source.rows.num_rows
+        if self._changed is not None:
+            self._changed.clear()
         self._hidden: HiddenRows = {}
         self._latest: LatestRows | None = None
         self._is_matched, self._is_changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -337,7 +351,7 @@ class _StreamedMerge:
             for plan, pairs, rows_of_clause in self._choose(self._matched, sides):
                 np.add.at(changed, targets[pairs] - first, 1)
                 self._is_changed[sources[pairs]] = True
-                yield from plan.make(rows_of_clause)
+                yield from self._make(plan, rows_of_clause)
             if not self._clauses.deletes_all_matched and (changed > 1).any():
                 raise InputError(
                     "several source rows match one row of the table, and would each update or delete it: keep one "
@@ -348,7 +362,17 @@ class _StreamedMerge:
             rows = np.flatnonzero(is_unmatched)
             for plan, chosen, rows_of_clause in self._choose(self._by_source, {TARGET: target.take(pa.array(rows))}):
                 locations.take(rows[chosen]).hide(self._hidden)
-                yield from plan.make(rows_of_clause)
+                yield from self._make(plan, rows_of_clause)
+
+    def _make(self, plan: ClausePlan, sides: Sides) -> Iterator[pa.RecordBatch]:
+        """The rows that a clause writes. Those that it changes are kept for the caller."""
+        rows = list(plan.make(sides))
+        if self._changed is not None:
+            action = "DELETE" if plan.template is None else "UPDATE" if TARGET in sides else "INSERT"
+            for batch in rows if plan.template else [sides[TARGET].select(self._names)]:
+                names = pa.repeat(pa.scalar(action, pa.string()), batch.num_rows)
+                self._changed.add(pa.RecordBatch.from_arrays([names, *batch.columns], schema=self._changed.schema))
+        yield from rows
 
     def _latest_pairs(self, locations: RowLocations, targets: Indices, sources: Indices) -> tuple[Indices, Indices]:
         """The pairs whose target row is the only or the latest one of its key."""
@@ -370,7 +394,7 @@ class _StreamedMerge:
         for start in range(0, len(unmatched), STEP_ROWS):
             rows = self._source.rows.take(pa.array(unmatched[start : start + STEP_ROWS]))
             for plan, _, inserts in self._choose(self._not_matched, {SOURCE: rows}):
-                yield from plan.make(inserts)
+                yield from self._make(plan, inserts)
 
     def _choose(self, plans: Sequence[ClausePlan], sides: Sides) -> Iterator[tuple[ClausePlan, Indices, Sides]]:
         """Gives each row to the first clause whose condition is TRUE. Yields each clause with indices and rows."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import Struct
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
 from dolmen.format.delete_object import keys_from_arrow
@@ -25,16 +26,14 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_polars
 
-MAX_BYTES = 256 * MIB
-"""The most Arrow memory of a source."""
+MAX_BYTES = 256 * MIB  # the most Arrow memory of a source
 MAX_PAIRS, PAIR_BYTES = 131_072, 64 * MIB
 """The most pairs of a target and a source row that are processed at once, unless one target row has more."""
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class SourceRows:
+class SourceRows(Struct, frozen=True):
     """The rows of a source in stored types, all in memory; ``find`` returns their casts to a table's types.
 
     ``untyped`` are columns without a value and without a type.

@@ -15,8 +15,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dolmen.base import pc
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
@@ -173,10 +173,40 @@ def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
     """The predicate of the parts of a condition that are understood; None if none is."""
     polars = optional("polars", "polars")
     try:
-        tree = json.loads(condition.meta.serialize(format="json"))
+        tree = _tree(condition)
     except (polars.exceptions.PolarsError, ValueError):  # functions of Python, for one, can't be written
         return None
     return _ExpressionReader(stored).read(tree).predicate
+
+
+def _tree(condition: pl.Expr) -> Any:
+    """The nodes of an expression. Chains of AND are as deep as they are long, too deep for Python's decoder."""
+    text: str = condition.meta.serialize(format="json")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        pass
+    top: list[Any] = []
+    open_nodes: list[Any] = [top]
+    name: Any = None
+    for word in (found[0] for found in _JSON_WORD.finditer(text)):
+        if word in "}]":
+            open_nodes.pop()
+            continue
+        value: Any = {} if word == "{" else [] if word == "[" else json.loads(word)
+        if isinstance(node := open_nodes[-1], list):
+            node.append(value)
+        elif name is None:
+            name = value
+            continue
+        else:
+            node[name], name = value, None
+        if word in "{[":
+            open_nodes.append(value)
+    return top[0]
+
+
+_JSON_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|[^\s{}\[\]:,"]+')
 
 
 class _ExpressionReader(ConditionReader[Any]):
@@ -244,9 +274,8 @@ def read_expression(condition: pl.Expr, schema: Schema) -> Predicate:
     """The predicate that is TRUE for the rows that Polars keeps. Raises PredicateError, which names what has none."""
     polars = optional("polars", "polars")
     try:
-        tree = json.loads(condition.meta.serialize(format="json"))
-        return _UserExpressionReader(schema).read_whole(tree)
-    except (polars.exceptions.PolarsError, RecursionError) as error:
+        return _UserExpressionReader(schema).read_whole(_tree(condition))
+    except polars.exceptions.PolarsError as error:
         raise PredicateError(f"{short_repr(str(condition))} can't be read: {error}") from error
 
 
@@ -273,7 +302,10 @@ class _UserExpressionReader(_ExpressionReader):
 
     def show(self, node: Any) -> str:
         polars = optional("polars", "polars")
-        return str(polars.Expr.deserialize(BytesIO(json.dumps(node).encode()), format="json"))
+        try:
+            return str(polars.Expr.deserialize(BytesIO(json.dumps(node).encode()), format="json"))
+        except (polars.exceptions.PolarsError, RecursionError):  # too deep
+            return "the expression"
 
     def _value(self, node: Any, field: Field) -> Value:
         """A literal that Polars compares with a column as dolmen does."""

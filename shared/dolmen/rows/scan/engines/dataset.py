@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from msgspec import Struct
 
+from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.errors import Error, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import to_plain
@@ -75,15 +76,13 @@ def box(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, pa.schema(fields))
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(Struct, frozen=True):
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     function: str
-    arguments: tuple[_Node, ...]
+    arguments: list[_Node]
     options: Any
 
 
@@ -91,19 +90,12 @@ _Node: TypeAlias = _Column | _Call | pa.Scalar
 _Step: TypeAlias = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Filter:
-    """The predicate and the columns of an Arrow expression.
+class Filter(Struct, frozen=True):
+    """The predicate and the columns of an Arrow expression."""
 
-    Args:
-        columns: names of the columns that it reads; None if unknown.
-        predicate: TRUE for every row for which the expression is TRUE.
-        is_exact: the predicate is TRUE only for these rows, so the expression need not be evaluated.
-    """
-
-    columns: frozenset[str] | None
-    predicate: Predicate | None
-    is_exact: bool
+    columns: frozenset[str] | None  # names of the columns that it reads; None if unknown
+    predicate: Predicate | None  # TRUE for every row for which the expression is TRUE
+    is_exact: bool  # the predicate is TRUE only for these rows, so the expression need not be evaluated
 
 
 def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
@@ -114,7 +106,7 @@ def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = Fals
     """
     try:
         node = _unbox(_tree(expression)) if boxed else _tree(expression)
-    except (UnsupportedConditionError, pa.ArrowException):
+    except (UnsupportedConditionError, pa.ArrowException, RecursionError):
         return Filter(None, None, False)
     reading = _FilterReader(schema).read(node)
     return Filter(frozenset(_columns(node)), reading.predicate, reading.is_exact)
@@ -130,7 +122,7 @@ def _tree(expression: pc.Expression) -> _Node:
 def _unbox(node: _Node) -> _Node:
     """The expression with columns instead of the fields of their boxes."""
     if isinstance(node, _Call):
-        return replace(node, arguments=tuple(map(_unbox, node.arguments)))
+        return replace(node, arguments=list(map(_unbox, node.arguments)))
     if not isinstance(node, _Column):
         return node
     if len(node.path) < 2:
@@ -166,13 +158,15 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
     raise UnsupportedConditionError
 
 
-def _merge_arguments(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
+def _merge_arguments(function: str, arguments: list[_Node]) -> list[_Node]:
+    """The operands of a chain; the list of its first part grows, so that a long chain is not copied again and again."""
     if function not in ("and_kleene", "or_kleene"):
-        return tuple(arguments)
+        return arguments
     merged: list[_Node] = []
     for node in arguments:
-        merged += node.arguments if isinstance(node, _Call) and node.function == function else (node,)
-    return tuple(merged)
+        more = node.arguments if isinstance(node, _Call) and node.function == function else [node]
+        merged = merged + more if merged else more
+    return merged
 
 
 def _metadata(schema: pa.Schema) -> list[_Step]:
@@ -265,7 +259,7 @@ class _FilterReader(ConditionReader[_Node]):
         field = self._field(left)
         return bind.compare(op, field, _value(right, field))
 
-    def _sql_in(self, arguments: tuple[_Node, ...]) -> Predicate:
+    def _sql_in(self, arguments: list[_Node]) -> Predicate:
         """SQL's IN: ``if_else(is_valid(x), is_in(x, ...), NULL)``."""
         match arguments:
             case (
@@ -307,7 +301,7 @@ def read_expression(expression: pc.Expression, schema: Schema) -> Predicate:
     """The predicate that is TRUE for the rows that pyarrow keeps. Raises PredicateError, which names what has none."""
     try:
         return _UserFilterReader(schema).read_whole(_tree(expression))
-    except (UnsupportedConditionError, pa.ArrowException, RecursionError) as error:
+    except (UnsupportedConditionError, pa.ArrowException) as error:
         shown = short_repr(str(expression))
         raise PredicateError(f"{shown} can't be read: name columns as in pc.field('name')") from error
 
@@ -367,8 +361,7 @@ class _UserFilterReader(_FilterReader):
         return bind.conjunction([found, bind.negation(nan)])
 
 
-_MATCH = 0
-"""The value of ``null_matching_behavior`` by which NULL is a member like any other."""
+_MATCH = 0  # the value of ``null_matching_behavior`` by which NULL is a member like any other
 
 
 def _user_value(scalar: pa.Scalar, field: Field) -> Value:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.errors import InputError, short_repr
 from dolmen.format.schema import same_names
@@ -20,8 +20,7 @@ from dolmen.format.types import is_text, one_array
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, reject_functions
 
-Node = Mapping[str, Any]
-"""A node of the tree that DuckDB parses an expression to."""
+Node = Mapping[str, Any]  # a node of the tree that DuckDB parses an expression to
 
 _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", "ifnull", "if"}
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
@@ -30,26 +29,19 @@ _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 _REFUSED = {"SUBQUERY": "a subquery", "STAR": "all columns at once", "PARAMETER": "a parameter"}
 
 _CONSTANTS = ("CONSTANT", "CAST", "TYPE")
-_NO_COLUMNS = "__rows"
-"""The column that rows have if expressions use none."""
+_NO_COLUMNS = "__rows"  # the column that rows have if expressions use none
 
 
-@dataclass(frozen=True)
-class Literals:
+class Literals(Struct, frozen=True):
     """The literals among the results of an expression, which DuckDB gives a type before it knows their column's.
 
     ``0.5`` is a DECIMAL(2, 1), ``1e3`` a DOUBLE, ``'2026-01-05'`` a VARCHAR, and NULL an INTEGER up to DuckDB 1.5.
     Literals may become values of another type; values of columns and computed values may not.
-
-    Args:
-        only_literals: every result is a literal.
-        only_literal_texts: every result that is a text is a literal.
-        has_null: NULL or an empty list is among the results.
     """
 
-    only_literals: bool
-    only_literal_texts: bool
-    has_null: bool
+    only_literals: bool  # every result is a literal
+    only_literal_texts: bool  # every result that is a text is a literal
+    has_null: bool  # NULL or an empty list is among the results
 
     @classmethod
     def of(cls, tree: Node, columns: Mapping[str, list[pa.DataType]]) -> Literals:
@@ -87,8 +79,8 @@ def _decode(body: str, text: str) -> Any:
 
 
 def _literals_of_node(node: Node) -> list[Literals] | None:
-    if node["type"] == "SET_OPERATION_NODE" and {"left", "right"} <= node.keys():
-        sides = [_literals_of_node(node[side]) for side in ("left", "right")]
+    if node["type"] == "SET_OPERATION_NODE":
+        sides = list(map(_literals_of_node, node.get("children") or [node["left"], node["right"]]))
         return None if None in sides else [_combine(pair) for pair in zip(*sides, strict=False)]
     if node["type"] != "SELECT_NODE":
         return None
@@ -154,8 +146,7 @@ def _has_text(kind: pa.DataType) -> bool:
     return is_text(kind) or any(_has_text(kind.field(index).type) for index in range(kind.num_fields))
 
 
-Sides: TypeAlias = Mapping[str, pa.RecordBatch]
-"""Rows by the name of their side; all have as many."""
+Sides: TypeAlias = Mapping[str, pa.RecordBatch]  # rows by the name of their side; all have as many
 
 
 class Evaluator:

@@ -127,18 +127,19 @@ def open_sandbox(temp_directory: str = "", **settings: str) -> duckdb.DuckDBPyCo
     return connection
 
 
-def join_sandbox(**settings: str) -> duckdb.DuckDBPyConnection:
-    """Opens a connection, in a transaction, to this process's sandbox with these settings.
+def join_sandbox(first: str = "BEGIN TRANSACTION", **settings: str) -> duckdb.DuckDBPyConnection:
+    """Opens a connection to this process's sandbox with these settings, and runs its ``first`` statement.
 
-    It opens much faster than ``open_sandbox``, which makes a database. Its statements must make nothing there.
+    It opens much faster than ``open_sandbox``, which makes a database. Its statements must make nothing there that
+    other connections see.
     """
     errors: Any = optional("duckdb", "dolmen[sql]").Error
     options = tuple(sorted(settings.items()))
     try:
-        return _begin(_process_sandbox(os.getpid(), options))
+        return _join(options, first)
     except errors:  # the database has failed inside
         _process_sandbox.cache_clear()
-        return _begin(_process_sandbox(os.getpid(), options))
+        return _join(options, first)
 
 
 @cache
@@ -148,9 +149,9 @@ def _process_sandbox(process: int, options: tuple[tuple[str, str], ...]) -> duck
     return open_sandbox(**dict(options))
 
 
-def _begin(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    connection = database.cursor()
-    connection.execute("BEGIN TRANSACTION")
+def _join(options: tuple[tuple[str, str], ...], first: str) -> duckdb.DuckDBPyConnection:
+    connection = _process_sandbox(os.getpid(), options).cursor()
+    connection.execute(first).fetchall()
     return connection
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import atexit
 import itertools
 import json
+import mmap
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,11 +25,13 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
+from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
 from dolmen.predicate.ast import Predicate
+from dolmen.rows.scan.engines.catalogue import asks_about_tables, create_table
 from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
-from dolmen.rows.scan.engines.dataset import ScanDataset
+from dolmen.rows.scan.engines.dataset import ScanDataset, needs_boxes
 from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, open_sandbox, reject_functions
 from dolmen.rows.scan.plan import SchemaSource, stored_schema_of
 
@@ -39,6 +42,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+AllowedFiles: TypeAlias = (
+    str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Mapping[str, str] | None] | None
+)
+"""What COPY may use: paths and URLs; a mapping has the ``storage_options`` of each URL."""
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 """Values of a query's parameters: in order, for each ``?`` or ``$1``; or by name, for each ``$name``."""
 
@@ -48,7 +55,15 @@ _numbers = itertools.count()
 _FETCHED_ROWS = 4_096
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
+_PRAGMA = re.compile(r"^\s*PRAGMA\s+(table_info|show)(?=\s*\()", re.IGNORECASE)
 
+_INSTEAD = {
+    "VACUUM": "db.gc(), which deletes what no kept version needs, or table.compact(); statistics come with each write",
+    "CALL": "the method: db.maintain(), table.compact(), db.resolve(), db.gc()",
+    "ATTACH": "dolmen.open(url); table.to_duckdb(connection) brings tables of several databases into one DuckDB",
+}
+"""Calls that do what a refused statement would, by DuckDB's kind: its VACUUM includes ANALYZE, its CALL CHECKPOINT."""
+_DESCRIBES = '"type":"SHOW_REF"'
 _PARSED_WITHOUT_ERROR = '{"error":false,'
 _NODE = re.compile(r'"type":"(\w+_NODE)"')
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -56,6 +71,7 @@ _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CT
 
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
 _AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNORECASE)
+_TOO_DEEP = re.compile(r"Max expression depth limit of (\d+) exceeded")
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
 
@@ -92,11 +108,15 @@ def run_sql(
     if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     duckdb = optional("duckdb", "dolmen[sql]")
-    spill = _spill_root(os.getpid())
-    connection = open_sandbox(os.path.join(spill, str(next(_numbers))) if spill else "")
-    explained = _check_statement(query, connection, duckdb)
+    query = _PRAGMA.sub(r"SELECT * FROM pragma_\1", query)
+    connection = _connect(is_alone=False)
+    explained, parsed = _check_statement(query, connection, duckdb)
     words, table_names = _words(query), tables.tables()
-    used_names = table_names if lists_tables(query) else [name for name in table_names if name in words]
+    lists = lists_tables(query) or _DESCRIBES in parsed
+    if is_alone := lists or needs_boxes():
+        connection = _connect(is_alone=True)
+    used_names = table_names if lists else [name for name in table_names if name in words]
+    only_asks = lists and asks_about_tables(parsed, table_names)
     datasets, errors = [], dict[str, InputError]()
     for name, rows in (relations or {}).items():
         connection.register(name, rows)
@@ -108,11 +128,27 @@ def run_sql(
             )
             continue
         dataset = ScanDataset(name, table.schema, stored_schema_of(table), table.scan)
-        dataset.relation(connection).create_view(name)
+        if only_asks:
+            create_table(connection, dataset, table)
+        elif is_alone:
+            dataset.relation(connection).create_view(name)
+        else:
+            connection.register(name, dataset)
         datasets.append(dataset)
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, errors), explained)
     result.columns  # noqa: B018  # binds the query, and raises its errors now
     return result
+
+
+def _connect(*, is_alone: bool) -> duckdb.DuckDBPyConnection:
+    """A connection for one query: to a database of its own, or to one of all queries, which is there already.
+
+    The views of the second are temporary, so other connections don't see them, but a list of tables shows them as such.
+    """
+    spill = _spill_root(os.getpid())
+    if is_alone:
+        return open_sandbox(os.path.join(spill, str(next(_numbers))) if spill else "")
+    return join_sandbox("SELECT 1", temp_directory=os.path.join(spill, "shared") if spill else "")
 
 
 def kinds_of(text: str) -> list[str]:
@@ -121,7 +157,7 @@ def kinds_of(text: str) -> list[str]:
     try:
         return [str(statement.type).rpartition(".")[2] for statement in connection.extract_statements(text)]
     except errors as error:
-        raise InputError(str(error)) from error
+        raise InputError(_with_advice(str(error), text)) from error
     finally:
         connection.close()
 
@@ -154,8 +190,8 @@ def _spill_root(process: int) -> str:
     return root
 
 
-def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: Any) -> str | None:
-    """Checks that a query is one reading statement. Returns the query that an EXPLAIN explains, None for others."""
+def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: Any) -> tuple[str | None, str]:
+    """Checks that a query is one reading statement. Returns the query that an EXPLAIN explains, and it parsed."""
     kind, kinds = None, duckdb.StatementType
     try:
         statements = connection.extract_statements(query)
@@ -164,12 +200,15 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
             kind = statements[0].type if explained is None else connection.extract_statements(explained)[0].type
     except duckdb.Error as error:
         raise InputError(_with_advice(str(error), query)) from error
+    if not statements:
+        raise InputError("the text has no statement")
     if kind == kinds.SELECT:
-        _check_parts(query if explained is None else explained, connection)
-        return explained
+        return explained, _check_parts(query if explained is None else explained, connection)
     if kind == kinds.MULTI:
         raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
     label = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
+    if instead := _INSTEAD.get(label):
+        raise InputError(f"sql() takes queries and statements that change tables, not {label}: call {instead}")
     raise InputError(
         f"sql() takes a query (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN of one) or statements that change "
         f"tables (INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, TRUNCATE), not {label}; set "
@@ -177,8 +216,8 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     )
 
 
-def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises InputError unless all parts of a query only read, and its functions are allowed."""
+def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> str:
+    """Parses a query. Raises InputError unless all its parts only read, and its functions are allowed."""
     [(parsed,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     if not parsed.startswith(_PARSED_WITHOUT_ERROR):
         raise InputError(json.loads(parsed)["error_message"])
@@ -186,6 +225,7 @@ def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
     for kind in _NODE.findall(parsed):
         if kind not in _READING_NODES:
             raise InputError(f"sql() runs one statement that reads, not {kind.partition('_')[0]}")
+    return parsed  # type: ignore[no-any-return]
 
 
 def _query_to_explain(query: str, duckdb: Any) -> str:
@@ -200,6 +240,8 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
 
 
 def _with_advice(text: str, query: str) -> str:
+    if found := _TOO_DEEP.search(text):
+        return f"the text is nested deeper than {found[1]} levels: write it with fewer parentheses, NOT or operators"
     if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
         text += (
             "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
@@ -281,6 +323,47 @@ class _NoTables:
 NO_TABLES = _NoTables()
 
 
+MOST_KEPT_BYTES = 64 * MIB
+"""The most bytes of rows that wait in memory for a later query. More are in a file without a name."""
+
+
+class KeptRows:
+    """Rows that a later query reads, in bounded memory."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch] = ()) -> None:
+        self.schema = schema
+        self.clear()
+        for batch in batches:
+            self.add(batch)
+
+    def clear(self) -> None:
+        self._batches, self._bytes = list[pa.RecordBatch](), 0
+        self._file: Any = None
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self._writer is not None:
+            self._writer.write_batch(batch)
+            return
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes > MOST_KEPT_BYTES:
+            self._file = tempfile.TemporaryFile(prefix="dolmen-sql-")  # noqa: SIM115  # closed with its last reader
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), self.schema)
+            for each in self._batches:
+                self._writer.write_batch(each)
+            self._batches.clear()
+
+    def to_table(self) -> pa.Table:
+        """All rows, those of a file mapped into memory. Then no more are added."""
+        if self._writer is None:
+            return pa.Table.from_batches(self._batches, self.schema)
+        self._writer.close()
+        self._file.flush()
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
+
+
 class SqlResult:
     """A query's result. Each call runs the query, but for ``fetchone`` and ``fetchmany``, which go on with their run.
 
@@ -295,7 +378,7 @@ class SqlResult:
     @classmethod
     def of_rows(cls, rows: pa.Table) -> SqlResult:
         """A result of rows that were read before."""
-        connection = open_sandbox()
+        connection = _connect(is_alone=False)
         connection.register("rows", rows)
         return cls(_Query(connection, "FROM rows", None, [], NO_TABLES, {}), None)
 
@@ -329,6 +412,11 @@ class SqlResult:
                 raise InputError(f"column {name!r} is a time of day with a zone: cast it to TIME")
         reader = self.to_reader()
         return pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
+
+    def keep(self) -> pa.Table:
+        """The rows, read once, for later queries. Raises the errors of scans, and DuckDB's as InputError."""
+        reader = self.to_reader()
+        return KeptRows(reader.schema, self._batches(reader)).to_table()
 
     def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:

@@ -47,22 +47,30 @@ class MaintainableDatabase:
 
         return self._each(table, lambda name: resolve(self._context, name))
 
-    def compact(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, Compacted]:
+    def compact(
+        self, table: str | None = None, *, repartition: bool = False, recluster: bool = False, dry_run: bool = False
+    ) -> dict[str, Compacted]:
         """Rewrites small and mostly deleted files of one table, or of all, into full ones, where that pays.
 
         Returns plans and results by table. Safe at any time, beside any other work; readers see no change.
 
         Args:
+            repartition: also divide full files with rows of several partitions, which are older than the table's
+                present ``partition_by``.
+            recluster: also rewrite full files of tables with ``cluster_by``, all into one z-order.
             dry_run: plan only; the result says what would be done, why, and what it would save.
 
         Examples:
             >>> sorted(db.compact(dry_run=True))
             ['people']
         """
-        from dolmen.maintenance.compact.compaction import compact
+        from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 
         arguments.flag("dry_run", dry_run)
-        return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
+        options = CompactionOptions(
+            repartition=arguments.flag("repartition", repartition), recluster=arguments.flag("recluster", recluster)
+        )
+        return self._each(table, lambda name: compact(self._context, name, options=options, dry_run=dry_run))
 
     def merge(self) -> Merged:
         """Merges segments: entries outside of the manifest are then in few objects. See ``compact``.

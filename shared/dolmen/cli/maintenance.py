@@ -1,4 +1,4 @@
-"""Commands of upkeep: settings, background work, collection and verification."""
+"""Commands of maintenance: settings, background work, collection and verification."""
 
 from __future__ import annotations
 
@@ -14,22 +14,9 @@ from rich.text import Text
 from typer import Argument, Option
 
 import dolmen
-from dolmen.base.units import count_text, named_count_text
+from dolmen.base.units import named_count_text
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
-from dolmen.cli.options import (
-    DatabaseUrl,
-    DryRun,
-    Json,
-    Message,
-    Metadata,
-    Request,
-    app,
-    check_one,
-    complete_tag,
-    note_of,
-    open_existing,
-    parse_pairs,
-)
+from dolmen.cli.options import DatabaseUrl, DryRun, Json, command, complete_tag, moment_of, open_existing, parse_pairs
 from dolmen.cli.output import changing_line, console, print_commit, print_json, print_rows, progress_bar, say, warn
 from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
@@ -40,13 +27,11 @@ from dolmen.maintenance.round import facts_of
 SomeTable = Annotated[str | None, Argument(help="One table; all by default.")]
 
 
-@app.command("set")
+@command("set")
 def set_(
     settings: Annotated[list[str], Argument(help="[TABLE] NAME=VALUE ...; settings of the database without a table.")],
     database: DatabaseUrl,
-    request_id: Request = None,
-    message: Message = None,
-    metadata: Metadata = None,
+    about: Any = None,
     as_json: Json = False,
 ) -> None:
     """Change settings in one commit: dolmen set events "ttl=event_time 90d"; dolmen set retention=7d; NAME= unsets."""
@@ -55,7 +40,6 @@ def set_(
     changes: dict[str, Any] = {name: value or None for name, value in pairs}
     if not changes:
         raise InputError("no setting is named: give NAME=VALUE; dolmen settings lists them")
-    about = {"request": request_id, **note_of(message, metadata)}
     if reserved := changes.keys() & about:
         raise InputError(f"{min(reserved)!r} is not a setting: give --request-id, --message and --metadata as options")
     db = dolmen.open(database) if table is None else open_existing(database)
@@ -63,7 +47,7 @@ def set_(
     print_commit(change(**about, **changes), as_json)
 
 
-@app.command()
+@command()
 def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
     """Show the settings of a table or of the database: their values, defaults and meanings."""
     db = open_existing(database)
@@ -79,7 +63,7 @@ def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
     )
 
 
-@app.command()
+@command()
 def resolve(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
     """Turn unresolved deletes into deletion vectors, which makes scans fast again."""
     db = open_existing(database)
@@ -89,12 +73,21 @@ def resolve(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fals
     _exit_unless(one.finished for one in done.values())
 
 
-@app.command()
-def compact(database: DatabaseUrl, table: SomeTable = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+@command()
+def compact(
+    database: DatabaseUrl,
+    table: SomeTable = None,
+    repartition: Annotated[
+        bool, Option("--repartition", help="Also divide full files with rows of several partitions.")
+    ] = False,
+    recluster: Annotated[bool, Option("--recluster", help="Rewrite all files of a table with cluster_by.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
     """Rewrite small and mostly deleted files into full ones, where that pays; then merge segments."""
     db = open_existing(database)
     with changing_line("planning ..." if dry_run else "compacting ...", quiet=as_json):
-        done: dict[str, Any] = dict(db.compact(table, dry_run=dry_run))
+        done: dict[str, Any] = dict(db.compact(table, repartition=repartition, recluster=recluster, dry_run=dry_run))
         merged = None if dry_run or table is not None else db.merge()
     if as_json and dry_run:
         print_json({name: _plan(one) for name, one in done.items()})
@@ -106,7 +99,7 @@ def compact(database: DatabaseUrl, table: SomeTable = None, dry_run: DryRun = Fa
         _exit_unless(one.finished for one in done.values())
 
 
-@app.command()
+@command()
 def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
     """Run one round of all background work, as the compact function does.
 
@@ -130,7 +123,7 @@ def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
     _exit_unless([done.finished])
 
 
-@app.command()
+@command()
 def gc(
     database: DatabaseUrl,
     dry_run: DryRun = False,
@@ -148,14 +141,11 @@ def gc(
     if as_json:
         print_json({"dry_run": dry_run, **facts_of(collected), "errors": collected.errors})
     else:
-        objects, size = collected.objects, collected.bytes
-        what = count_text(objects, "object") + (f", at least {size:,} bytes" if size else "")
-        say(f"{'would delete' if dry_run else 'deleted'} [bold]{what}[/]", markup=True)
-        _print_facts(collected.facts)
+        _print_facts(collected.facts())
     _exit_unless([collected.finished and not collected.errors])
 
 
-@app.command()
+@command()
 def verify(
     database: DatabaseUrl,
     deep: Annotated[bool, Option("--deep", help="Read all data, and compare it with the metadata.")] = False,
@@ -166,7 +156,7 @@ def verify(
 ) -> None:
     """Check that all objects exist and are correct. Exit code 7 if something is damaged or missing."""
     if tag is not None:
-        check_one(version, None, tag)
+        moment_of(version, None, tag)
         tags = open_existing(database).tags()
         if tag not in tags:
             raise TagNotFoundError(f"no tag {tag!r}; tags: {', '.join(tags) or 'none'}")
