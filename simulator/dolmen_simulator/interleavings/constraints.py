@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dolmen.api.database import Database
-from dolmen.errors import RowError, SchemaError
+from dolmen.errors import ConstraintError, SchemaError
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.columns import MOVED
 from dolmen_simulator.interleavings.execution import Peer
@@ -46,9 +46,9 @@ def write(verb: str, *rows: Row, in_transaction: bool = False) -> PairedCall:
 
     def effect(model: ExpectedTables) -> None:
         if "checked" in model.taken and any(map(_breaks, rows)):
-            raise RowError("FALSE")
+            raise ConstraintError("FALSE")
         if "required" in model.taken and any(row[1] is None for row in rows):
-            raise RowError("NULL")
+            raise ConstraintError("NULL")
         if verb == "upsert":
             replace(model, "t", rows)
         else:
