@@ -45,6 +45,10 @@ def _line_end(text: str, at: int) -> int:
     return 1 if at < len(text) and text[at] in "\r\n" else 0
 
 
+def _spaces(text: str, at: int) -> int:
+    return len(text[at:]) - len(text[at:].lstrip(" "))
+
+
 def _line_of(text: str, offset: int) -> int:
     before = text[:offset]
     return 1 + before.count("\n") + before.count("\r") - before.count("\r\n")
@@ -65,24 +69,32 @@ def _records(text: str, dialect: Dialect, delimiter: str) -> Iterator[Record]:
             continue
         start, fields, problem = at, list[tuple[str, str | None]](), None
         while True:
+            if dialect.trim:
+                spaces = _spaces(text, at)
+                if at > start or not (dialect.comment and text.startswith(dialect.comment, at + spaces)):
+                    at += spaces
             if at < len(text) and text[at] == dialect.quote:
                 value, close = _quoted(text, at, dialect.quote, escape)
-                at = close + 1
+                at = close + 1 + (_spaces(text, close + 1) if dialect.trim else 0)
                 fields.append((value, None))
                 if at < len(text) and text[at] != delimiter and not _line_end(text, at):
                     problem, at = close, _rest_of_line(text, at)
                     break
             else:
-                first, value = at, ""
+                first, value, end = at, "", (0, at)
                 while at < len(text) and text[at] != delimiter and not _line_end(text, at):
                     if text[at] == escape:
                         at += 1
                         if at == len(text):
                             problem = at - 1
                             break
-                    value += text[at]
+                        value += text[at]
+                        end = (len(value), at + 1)
+                    else:
+                        value += text[at]
+                        end = (len(value), at + 1) if text[at] != " " or not dialect.trim else end
                     at += 1
-                fields.append((value, text[first:at]))
+                fields.append((value[: end[0]], text[first : end[1]]))
             if problem is not None or at == len(text) or text[at] != delimiter:
                 at += _line_end(text, at)
                 break

@@ -160,6 +160,7 @@ _HELP = {
     "encoding": "as utf-8, utf-16, windows-1252, latin-1",
     "skip_lines": "how many lines of CSV, or rows of a sheet, come before the header",
     "header": "whether CSV, or a sheet, has a header",
+    "trim": "whether spaces at the ends of fields of CSV, and around their quotes, are not part of them",
     "nulls": "an unquoted text of CSV that is NULL, as NA; repeatable",
     "booleans": "texts of CSV for true and false, as yes/no; repeatable",
     "timestamp_formats": "how times are written, as %d/%m/%Y %H:%M, or epoch_ms; repeatable",
@@ -171,8 +172,12 @@ def _dialect_option(attribute: str, setting: Property) -> Any:
     text = _HELP.get(attribute, setting.help)
     if ":" not in text.partition(" ")[0]:  # it does not begin with a value
         text = text[0].upper() + text[1:]
-    flag = "--header/--no-header" if attribute == "header" else flag_of(attribute)
-    kind: Any = bool | None if attribute == "header" else list[str] | None if setting.other_type is list else str | None
+    flag = flag_of(attribute)
+    kind: Any = str | None
+    if setting.other_type is bool:
+        flag, kind = f"--{attribute}/--no-{attribute}", bool | None
+    elif setting.other_type is list:
+        kind = list[str] | None
     return Annotated[kind, Option(flag, help=f"{text}.", show_default=False)]
 
 

@@ -135,6 +135,8 @@ class Dialect:
     names: ColumnNames = "strict"
     # ``fill``: the fields that a record of CSV lacks at its end are NULL; ``reject``: it is a bad row
     ragged: Ragged = "reject"
+    # whether spaces at the ends of a field of CSV, and around its quotes, are not part of it
+    trim: bool = False
     # unquoted fields of CSV that are NULL. A blank field is NULL except in columns of strings.
     nulls: tuple[str, ...] = ("",)
     decimal: Decimal = "."  # the decimal mark of numbers in CSV
@@ -183,6 +185,8 @@ class Dialect:
             if sign in found and {found[sign], name} != {"quote", "escape"}:
                 raise InputError(f"{_setting(found[sign])} and {_setting(name)} cannot both be {sign!r}")
             found.setdefault(sign, name)
+        if self.trim and " " in (self.delimiter, self.quote, self.escape):
+            raise InputError(f"{_setting('trim')} cannot be true while another setting gives a space a meaning")
         if self.thousands == self.decimal:
             raise InputError(f"{_setting('decimal')} and {_setting('thousands')} cannot both be {self.decimal!r}")
         for pair in self.booleans:
@@ -363,6 +367,13 @@ DIALECT_PROPERTIES = by_name(
         "reject",
         parse_choice(*get_args(Ragged)),
         "fill: the fields that a row of CSV lacks at its end are NULL; reject: it is a bad row",
+    ),
+    Property(
+        "ingest_trim",
+        "false",
+        parse_flag,
+        "true: spaces at the ends of a field of CSV, and around its quotes, are not part of it",
+        bool,
     ),
     Property(
         "ingest_nulls",

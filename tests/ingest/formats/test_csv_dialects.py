@@ -79,10 +79,13 @@ def test_any_text_is_read_by_the_grammar_of_its_dialect(chance: random.Random) -
             header=False,
             ragged=chance.choice(["reject", "fill"]),
             nulls=chance.choice([("",), ("", "a"), ("\\a",), ("", "\\a", "a"), ()]),
+            trim=chance.random() < 0.4,
         )
         sign, quote, width = comment or "#", quote or '"', chance.choice([1, 2, 3])
         pieces = [quote, "\\", delimiter, "\n", "\n", "\r\n", "\r", "a", "b", "ß", "\0", sign[0], f"\n{sign}", "'"]
         pieces += [delimiter + quote, quote + delimiter, "\ufeff"]
+        if dialect.trim or chance.random() < 0.2:
+            pieces += [" ", f"{delimiter} {quote}", f"{quote}  {delimiter}", f"\n {quote}", f"\n  {sign}", "\\ "]
         text = "".join(chance.choices(pieces, k=chance.randint(0, 25))).lstrip("\ufeff")
         names = [f"c{number}" for number in range(width)]
         bad: list[BadRow] = []

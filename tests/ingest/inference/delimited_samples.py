@@ -249,10 +249,12 @@ _add("one value", "42\n", header=False, note="one field")
 _add("one word", "word", note="one field")
 
 # Faults of real files.
-_add("a space before quotes", 'id, name\n1, "Ann"\n2, "Bob"\n', note="part of the value")
-_refuse(
-    "a space before quotes that are needed", 'id, name\n1, "Ann, B."\n2, "Bob"\n3, "Cy, D., E."\n', "a space stands"
-)
+_add("a space before quotes", 'id, name\n1, "Ann"\n2, "Bob"\n', trim=True)
+_add("a space before quotes that are needed", 'id, name\n1, "Ann, B."\n2, "Bob"\n3, "Cy, D., E."\n', trim=True)
+_add("a space before quotes in one row", 'a, b\n1, "x, y"\n', trim=True)
+_add("spaces on both sides of quotes", '"a" ; "b"\n"1" ; "x; y"\n"2" ; "z"\n', delimiter=";", trim=True)
+_add("aligned after quotes", '"Lat", "NS", "City"\n   41, "N", "Ely"\n    7, "S", "Bath, E."\n', trim=True)
+_add("a space after a quote that ends a sentence", 'id,text\n1,he said "hi" \n2,no\n')
 _add("a time below its name", "HH:mm:ss.S\n15:02:37.143\n", note="one field")
 _add("lists longer than the row", "col1,col2\n1;2;3,4;5;6\na;b;c,d;e;f\n", note="assumed")
 _add("number signs as delimiters", "a#b#c\n1#x, y#2\n2#z#3\n3#u, v#4\n", delimiter="#")

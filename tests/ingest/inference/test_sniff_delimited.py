@@ -19,7 +19,7 @@ from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from ingest.inference.delimited_samples import SAMPLES, Sample
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-ATTRIBUTES = ("delimiter", "quote", "escape", "comment", "skip_lines", "header", "names", "ragged")
+ATTRIBUTES = ("delimiter", "quote", "escape", "comment", "skip_lines", "header", "names", "ragged", "trim")
 
 
 def sniff(text: str | bytes, *, whole: bool = True, kind: Any = None, **given: Any) -> list[Candidate]:

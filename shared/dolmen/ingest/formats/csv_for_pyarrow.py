@@ -1,7 +1,7 @@
 """Prepares delimited text for pyarrow's CSV reader, so that pyarrow reads it as its dialect means it.
 
-pyarrow knows delimiters, quotes and escapes. Before it parses a block, the rest is rewritten: comments are removed,
-short records filled, and fields such as ``\\N`` protected from its treatment of escapes.
+pyarrow knows delimiters, quotes and escapes. Before it parses a block, the rest is rewritten: spaces around fields and
+comments are removed, short records filled, and fields such as ``\\N`` protected from its treatment of escapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from pyarrow import csv
 
-from dolmen.ingest.formats.csv_records import Mask, Offsets, Records, Signs, find_layout, record_ends
+from dolmen.ingest.formats.csv_records import Bytes, Mask, Offsets, Records, Signs, find_layout, record_ends
 
 
 def parse_options(data: bytes, signs: Signs, *, skip_blank_lines: bool = True) -> csv.ParseOptions:
@@ -32,15 +32,41 @@ def end_line(data: bytes, signs: Signs) -> bytes:
     return data + b"\n"
 
 
+def trim_fields(data: bytes, signs: Signs) -> bytes:
+    """The bytes without the spaces around fields. None is removed whose record would then be a comment."""
+    array, layout = np.frombuffer(data, np.uint8).copy(), find_layout(data, signs, True)
+    is_space = (array == ord(" ")) & ~mask_ranges(len(data), layout.opens, layout.closes)
+    is_separator = signs.separates.take(array)
+    if layout.literal is not None:
+        is_space &= ~layout.literal[:-1]
+        is_separator &= ~layout.literal[:-1]
+    steps = np.diff(is_space.astype(np.int8), prepend=0, append=0)
+    starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    # Past either end of the bytes there is a separator, too.
+    is_separator = np.append(is_separator, True)
+    is_outer = is_separator[starts - 1] | is_separator[ends]
+    if signs.comment is not None:
+        sign = signs.comment.encode()
+        for index in np.flatnonzero((starts == 0) | np.isin(array[starts - 1], (ord("\n"), ord("\r")))).tolist():
+            is_outer[index] &= not data.startswith(sign, int(ends[index]))
+    _end_with_feeds(array, record_ends(data, layout, False) - 1)
+    trimmed = array[~mask_ranges(len(data), starts[is_outer], ends[is_outer])].tobytes()
+    # A last line of spaces alone remains an empty one.
+    return trimmed + b"\n" if data.endswith(b" ") and trimmed[-1:] in (b"", b"\n", b"\r") else trimmed
+
+
 def without_comments(data: bytes, signs: Signs) -> bytes:
     """The bytes without lines that are comments."""
     if not data or not signs.has_comment(data):
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
-    ends = record_ends(data, layout, True) - 1
-    # A CR before a comment becomes an LF: with an LF after the comment it would be one line end instead of two.
-    array[ends[array[ends] == ord("\r")]] = ord("\n")
+    _end_with_feeds(array, record_ends(data, layout, False) - 1)
     return array[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
+
+
+def _end_with_feeds(array: Bytes, ends: Offsets) -> None:
+    """Makes each CR that ends a record an LF: when what follows is removed, CR and LF could become one line end."""
+    array[ends[array[ends] == ord("\r")]] = ord("\n")
 
 
 def blank_comments(data: bytes, signs: Signs) -> bytes:

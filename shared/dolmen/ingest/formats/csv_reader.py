@@ -8,6 +8,7 @@
   fields are ignored, the first record may have more fields than the table; the other records must have as many as it.
 - A record must have as many fields as the header; with ``ragged="fill"`` it may have fewer, and the missing ones are
   NULL. Empty lines are skipped, except in a file of one column: there each is a row with NULL, as writers mean it.
+- With ``trim``, the spaces around fields and their quotes are removed first.
 - Quoted fields may hold delimiters, line ends and doubled quotes (see ``csv_records``). A byte order mark is skipped.
 - Line numbers count all lines of the file from 1, including skipped ones and those in quoted fields. Row numbers count
   data rows from 1.
@@ -49,6 +50,7 @@ from dolmen.ingest.formats.csv_for_pyarrow import (
     fill_records,
     parse_options,
     protect_nulls,
+    trim_fields,
     unused_text,
     without_comments,
 )
@@ -302,9 +304,16 @@ def find_blocks(
     stream: ByteStream, source: SourceFile, block_bytes: int, *, isolate_broken: bool = False
 ) -> Iterator[Block]:
     """The blocks of a delimited file, after the lines that its dialect skips. Raises as ``text_blocks.blocks`` does."""
-    find_end = partial(last_record_end, signs=signs_of(source))
-    skip_lines = source.options.dialect.skip_lines
-    return blocks(stream.read, find_end, source.name, block_bytes, isolate_broken=isolate_broken, skip_lines=skip_lines)
+    signs, name, skip_lines = signs_of(source), source.name, source.options.dialect.skip_lines
+    find_end = partial(last_record_end, signs=signs)
+    found = blocks(stream.read, find_end, name, block_bytes, isolate_broken=isolate_broken, skip_lines=skip_lines)
+    return (_trim(block, signs) for block in found) if signs.trim else found
+
+
+def _trim(block: Block, signs: Signs) -> Block:
+    """The block without the spaces around its fields; a broken record stays as it is."""
+    is_trimmed = block.problem is not None or b" " not in block.data
+    return block if is_trimmed else Block(trim_fields(block.data, signs), block.line)
 
 
 def _copy_to_arrow(data: bytes) -> pa.Buffer:

@@ -4,6 +4,7 @@ RFC 4180, but a quote inside an unquoted field is an ordinary character, and lin
 Text between a closing quote and the next delimiter has no agreed meaning and is refused. The character after an escape
 is literal, even a line end, in quoted fields and in others; quotes in quoted fields may be doubled nevertheless.
 A comment is a line that begins with the comment's sign where a record would; nothing in it has another meaning.
+With ``trim``, spaces may stand around the quotes of a field.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dolmen.base.runtime import cached_property
 from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.text_blocks import BrokenRecord, count_lone_returns, line_ends
 
-_LF, _CR, _BACKSLASH = b"\n\r\\"
+_LF, _CR, _BACKSLASH, _SPACE = b"\n\r\\ "
 _NEVER_CLOSED = (
     "a quoted field begins here and is never closed; if quotes are ordinary characters, say so (--quote none, or the "
     "setting ingest_quote)"
@@ -39,11 +40,12 @@ class Signs(Struct, frozen=True, dict=True):
     quote: str | None = '"'
     escape: str | None = None
     comment: str | None = None
+    trim: bool = False
 
     @classmethod
     def of(cls, dialect: Dialect, delimiter: str) -> Signs:
         escape = None if dialect.escape == dialect.quote else dialect.escape  # a doubled quote
-        return cls(delimiter, dialect.quote, escape, dialect.comment)
+        return cls(delimiter, dialect.quote, escape, dialect.comment, dialect.trim)
 
     @cached_property
     def separates(self) -> Mask:
@@ -211,9 +213,10 @@ def find_layout(data: bytes, signs: Signs, last: bool) -> Layout:
     quotes = _NONE if signs.quote is None else np.flatnonzero(array == ord(signs.quote))
     if literal is not None:
         quotes = quotes[~literal[quotes]]
-    layout = _find_alternating(array, quotes, literal, lines, signs.separates)
+    around = _find_neighbours(array, quotes, literal, signs.trim)
+    layout = _find_alternating(array, quotes, around, literal, lines, signs.separates)
     if layout is None:
-        layout = _walk(array, quotes.tolist(), literal, (lines[0].tolist(), lines[1].tolist()), signs.separates)
+        layout = _walk(array, quotes, around, literal, (lines[0].tolist(), lines[1].tolist()), signs.separates)
     if literal is not None and len(layout.comments):
         at = np.flatnonzero(literal)
         index = np.searchsorted(layout.comments, at) - 1
@@ -254,8 +257,28 @@ def _lines_with(array: Bytes, comment: bytes) -> tuple[Offsets, Offsets]:
     return starts, ends[np.searchsorted(ends, starts, side="right")]
 
 
+def _find_neighbours(array: Bytes, quotes: Offsets, literal: Mask | None, past_spaces: bool) -> tuple[Offsets, Offsets]:
+    """The offsets before and after each quote: -1 before the first byte, the size after the last.
+
+    ``past_spaces``: those of the nearest bytes that are no space, or an escaped one.
+    """
+    if not (past_spaces and len(quotes)):
+        return quotes - 1, quotes + 1
+    is_text = array != _SPACE
+    if literal is not None:
+        is_text |= literal[:-1]
+    texts = np.concatenate(([-1], np.flatnonzero(is_text), [len(array)]))
+    at = np.searchsorted(texts, quotes)
+    return texts[at - 1], texts[at + 1]
+
+
 def _find_alternating(
-    array: Bytes, quotes: Offsets, literal: Mask | None, lines: tuple[Offsets, Offsets], separates: Mask
+    array: Bytes,
+    quotes: Offsets,
+    around: tuple[Offsets, Offsets],
+    literal: Mask | None,
+    lines: tuple[Offsets, Offsets],
+    separates: Mask,
 ) -> Layout | None:
     """The layout if every line that may be a comment is one, and each other quote opens or closes a field in turn.
 
@@ -265,18 +288,19 @@ def _find_alternating(
     starts, ends = lines
     if len(starts):
         index = np.searchsorted(starts, quotes) - 1
-        quotes = quotes[(index < 0) | (quotes >= ends[index])]
+        is_in_record = (index < 0) | (quotes >= ends[index])
+        quotes, around = quotes[is_in_record], (around[0][is_in_record], around[1][is_in_record])
     opens, closes = quotes[0::2], quotes[1::2]
+    before, after = around[0][0::2], around[1][1::2]
     if len(closes) < len(opens):
         closes = np.append(closes, len(array))
     doubled = opens[1:] == closes[:-1] + 1
-    begins = separates.take(array.take(opens - 1))
+    begins = separates.take(array.take(before))
     if literal is not None:
-        begins &= ~literal[opens - 1]
-    begins[:1] |= opens[:1] == 0
+        begins &= ~literal[before]
+    begins[:1] |= before[:1] == -1
     begins[1:] |= doubled
-    followers = closes[: np.searchsorted(closes, len(array) - 1)]
-    follows = separates.take(array.take(followers + 1))
+    follows = separates.take(array.take(after[: np.searchsorted(after, len(array))]))
     follows[: len(doubled)] |= doubled[: len(follows)]
     if not (begins.all() and follows.all()):
         return None
@@ -287,9 +311,15 @@ def _find_alternating(
 
 
 def _walk(
-    array: Bytes, quotes: list[int], literal: Mask | None, lines: tuple[list[int], list[int]], separates: Mask
+    array: Bytes,
+    offsets: Offsets,
+    around: tuple[Offsets, Offsets],
+    literal: Mask | None,
+    lines: tuple[list[int], list[int]],
+    separates: Mask,
 ) -> Layout:
     """Finds the layout quote by quote: of malformed files, with quotes in unquoted fields, or with odd comments."""
+    quotes, befores, afters = offsets.tolist(), around[0].tolist(), around[1].tolist()
     size, index, line, after = len(array), 0, 0, -1
     opens, closes, comments, comment_ends = list[int](), list[int](), list[int](), list[int]()
     problem = None
@@ -306,20 +336,21 @@ def _walk(
             continue
         if start == size:
             break
+        before = befores[index]
         index += 1
-        is_first = start in (0, after) or (
-            separates[array[start - 1]] and not (literal is not None and literal[start - 1])
+        is_first = before in (-1, after - 1) or (
+            separates[array[before]] and not (literal is not None and literal[before])
         )
         if not is_first:
             continue  # an ordinary character
         while index + 1 < len(quotes) and quotes[index + 1] == quotes[index] + 1:
             index += 2
-        close = quotes[index] if index < len(quotes) else size
+        close, follower = (quotes[index], afters[index]) if index < len(quotes) else (size, size)
         index += 1
         opens.append(start)
         closes.append(close)
         line = bisect_left(lines[0], close, line)
-        if close + 1 < size and not separates[array[close + 1]]:
+        if follower < size and not separates[array[follower]]:
             is_escaped = literal is None and close > start + 1 and array[close - 1] == _BACKSLASH
             problem = BrokenRecord(close, _TEXT_AFTER_QUOTE + (_MAY_BE_ESCAPED if is_escaped else ""), ends=True)
     lists = [np.array(each, np.int64) for each in (opens, closes, comments, comment_ends)]

@@ -56,11 +56,15 @@ class DelimitedReading(Struct, frozen=True):
         text = self.data[start:end].decode(errors="replace")
         if (signs.quote is None or signs.quote not in text) and (signs.escape is None or signs.escape not in text):
             cells = text.split(signs.delimiter)
+            if signs.trim:
+                cells = [cell.strip(" ") for cell in cells]
             return cells, [False] * len(cells)
         first, last = bisect_left(self._delimiters, start), bisect_left(self._delimiters, end)
         cells, quoted, begin = list[str](), list[bool](), start
         for at in (*self._delimiters[first:last], end):
             cell = self.data[begin:at].decode(errors="replace")
+            if signs.trim:
+                cell = cell.strip(" ")
             begin = at + 1
             is_quoted = signs.quote is not None and len(cell) > 1 and cell[0] == cell[-1] == signs.quote
             if is_quoted and signs.quote is not None:

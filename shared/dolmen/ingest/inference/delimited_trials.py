@@ -36,6 +36,7 @@ _ROWS, _COLUMNS = 200, 60
 _CELLS, _FEWEST_ROWS = 6000, 20
 _MOST_LINES = 2000  # the most lines in which delimiters are counted
 _QUOTED = re.compile(rb'"[^"]*"')
+_SPACED = re.compile(r' +".*" *|".*" +', re.DOTALL)
 FOOTER_LINES = 3
 _ONE_COLUMN_FACTOR, _ONE_TYPED_COLUMN_FACTOR = 0.62, 0.72
 """Factors of the score of a single column, and of one whose values are all numbers, times or Booleans."""
@@ -156,14 +157,15 @@ def _trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> Iterator[Dia
     delimiters = [fixed["delimiter"]] if fixed.get("delimiter") else _delimiters_in(head)
     for delimiter in delimiters:
         for quote, escape in _quotings(head, delimiter, fixed):
-            trial = _try(head, is_all, Signs(delimiter, quote, escape, None), fixed)
-            if trial is not None:
-                yield trial
+            for trim in _trimmings(head, delimiter, quote, fixed):
+                trial = _try(head, is_all, Signs(delimiter, quote, escape, None, trim), fixed)
+                if trial is not None:
+                    yield trial
     if not fixed.get("delimiter"):
         unused = next((sign for sign in (*PLAIN, "\x01", "\x1f", "^", "~") if sign.encode() not in head), None)
         if unused is not None:
             for quote, escape in _quotings(head, unused, fixed):
-                trial = _try(head, is_all, Signs(unused, quote, escape, None), fixed)
+                trial = _try(head, is_all, Signs(unused, quote, escape, None, fixed.get("trim", False)), fixed)
                 if trial is not None:
                     yield trial
 
@@ -214,6 +216,17 @@ def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator
         for escape in escapes:
             if delimiter not in (quote, escape):
                 yield quote, escape
+
+
+def _trimmings(head: bytes, delimiter: str, quote: str | None, fixed: Mapping[str, Any]) -> tuple[bool, ...]:
+    """The values of ``trim`` to try: both if spaces stand between delimiters and quotes."""
+    if "trim" in fixed:
+        return (fixed["trim"],)
+    if quote is None or delimiter == " ":
+        return (False,)
+    sign, mark = re.escape(delimiter), re.escape(quote)
+    spaced = re.search(rf"(?:^|[\r\n]|{sign}) +{mark}|{mark} +(?:{sign}|[\r\n]|$)".encode(), head)
+    return (False, True) if spaced else (False,)
 
 
 def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> DialectTrial | None:
@@ -429,7 +442,11 @@ def _quote_factor(trial: DialectTrial) -> float:
     has_quoted = any(quoted for _, quoted in cells)
     odd = 0.0
     for cell, quoted in cells:
-        if quoted or not cell or (cell[0] not in "\"'" and cell[-1] not in "\"'"):
+        if quoted or not cell:
+            continue
+        if quote == '"' and _SPACED.fullmatch(cell):
+            odd += 1
+        if cell[0] not in "\"'" and cell[-1] not in "\"'":
             continue
         for sign, weight in (('"', 1.0), ("'", 0.0 if has_quoted else 0.7)):
             opens, closes = cell.startswith(sign), len(cell) > 1 and cell.endswith(sign)
@@ -455,4 +472,4 @@ def _quote_factor(trial: DialectTrial) -> float:
         factor *= 0.85 if re.search(others.encode(), trial.reading.data) else 0.97
     elif quote is not None and any("\\" + quote in cell for cell, quoted in cells if not quoted):
         factor *= 0.9
-    return factor * (0.97 if quote != '"' else 1)
+    return factor * (0.97 if quote != '"' else 1) * (0.85 if trial.signs.trim else 1)

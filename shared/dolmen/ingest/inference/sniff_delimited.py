@@ -23,7 +23,7 @@ from dolmen.base.units import KIB, count_text
 from dolmen.errors import InputError
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
-from dolmen.ingest.formats.csv_records import Records, Signs
+from dolmen.ingest.formats.csv_records import Records
 from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
@@ -32,7 +32,6 @@ from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, find_head
 from dolmen.ingest.inference.other_texts import refuse_aligned, refuse_logs, refuse_other_texts
 
 _FEWEST_ROWS = 3
-_SPACED = re.compile(r" +\".*\"$", re.DOTALL)
 _TOTAL = re.compile(r"\W*((grand|sub)[ -]?)?(totals?|sums?|summe|gesamt|\d+ rows?)\b", re.IGNORECASE)
 
 
@@ -54,6 +53,7 @@ def candidates_of(
         "quote": signs.quote,
         "escape": signs.escape,
         "comment": signs.comment,
+        "trim": signs.trim,
         "skip_lines": trial.skip_lines,
     }
     if trial.width == 1 and "delimiter" not in known:
@@ -68,6 +68,8 @@ def candidates_of(
         common.append(f"the first {lines} skipped: the table begins on line {trial.first_line}")
     if signs.escape is not None and "escape" not in known:
         common.append(f"{signs.escape!r} makes the next character literal: {signs.escape}n is the letter n")
+    if signs.trim and "trim" not in known:
+        common.append("spaces around fields and their quotes are not part of them")
     if _lacks_fields(trial, text, whole, common):
         found["ragged"] = "fill"
     common += _doubts(trial, whole)
@@ -136,8 +138,6 @@ def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
     rows = trial.cells
     if trial.broken:
         yield f"{count_text(trial.broken, 'record')} of the sample cannot be parsed: the quotes do not match"
-    if trial.signs.quote is not None and any(_SPACED.match(cell) for row in rows for cell in row):
-        yield "fields begin with a space, then a quote: such quotes are part of the value; remove the spaces"
     yield from note_odd_rows(rows, whole)
 
 
@@ -255,8 +255,6 @@ def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) 
     if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.8):
         refuse_logs(decoded)
         refuse_aligned(decoded)
-    if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.99):
-        _refuse_spaced_quotes(head)
     if named and fitting and multi_column[0].score > fitting[0].score:
         return multi_column  # to raise its error is better than to return values that keep their quotes
     if fitting and one_column and one_column[0].score > fitting[0].score:
@@ -269,18 +267,6 @@ def _is_tie(trial: DialectTrial, best: DialectTrial) -> bool:
     """Whether a trial is about as likely as the best one. A single column never is, because it would fit any text."""
     is_whole = trial.consistency == 1 and not trial.preamble_records and trial.delimiter in PLAIN
     return trial.width > 1 and trial.score >= (_CLOSE_IF_ALL_FIT if is_whole else CLOSE) * best.score
-
-
-def _refuse_spaced_quotes(head: bytes) -> None:
-    """Raises InputError if a space stands between delimiters and quotes, and the quotes are needed."""
-    for delimiter in PLAIN:
-        spaced = f'{delimiter} "'.encode()
-        if head.count(spaced) > 1:
-            reading = DelimitedReading.of(head.replace(spaced, spaced.replace(b" ", b"")), Signs(delimiter), True)
-            if reading.widths and not reading.broken and len(set(reading.widths)) == 1 < reading.widths[0]:
-                raise InputError(
-                    f"a space stands between {delimiter!r} and quotes: remove it, so that the quotes count"
-                )
 
 
 def _doubled_delimiter(text: str) -> str | None:
@@ -313,6 +299,7 @@ def _without_same_readings(trials: list[DialectTrial]) -> list[DialectTrial]:
 def _plainness(trial: DialectTrial) -> tuple[int, ...]:
     """The plainer a trial's dialect, the less."""
     return (
+        trial.signs.trim,
         trial.signs.comment is not None,
         trial.skip_lines,
         trial.signs.quote != '"',
