@@ -207,7 +207,7 @@ def test_what_people_look_at_is_short(db: Database, table: dolmen.Table) -> None
     with db.transaction("word") as tx:
         assert repr(tx) == "<Transaction word, open on version 4: 0 statements>"
         tx.table("people").append(people(3))
-        assert repr(tx) == "<Transaction word, open on version 4: 1 statements about people>"
+        assert repr(tx) == "<Transaction word, open on version 4: 1 statement about people>"
     assert "ended" in repr(tx)
 
 

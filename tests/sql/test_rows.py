@@ -237,7 +237,7 @@ def test_a_request_is_applied_once(db: dolmen.Database) -> None:
         ("INSERT INTO t (id, d) SELECT 9, s FROM t", SchemaError, "d"),
         ("INSERT INTO t (id, p) VALUES (9, 0.125)", RowError, "p"),
         ("INSERT INTO t (id) VALUES (NULL)", RowError, "id"),
-        ("INSERT INTO t (id, s) VALUES (9)", SchemaError, "1 values for 2 columns"),
+        ("INSERT INTO t (id, s) VALUES (9)", SchemaError, "1 value for 2 columns"),
         ("INSERT INTO t (id, nope) VALUES (9, 1)", SchemaError, "nope"),
         ("INSERT INTO nope VALUES (9)", TableNotFoundError, "nope"),
         ("INSERT INTO a.t VALUES (9)", InputError, "no schemas"),

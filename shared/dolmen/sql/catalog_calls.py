@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec import Struct
 
+from dolmen.base.units import count_text
 from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.format.schema import own_names
 from dolmen.predicate.text import quote_name
@@ -393,7 +394,9 @@ def _has(table: TransactionTable, path: list[str]) -> bool:
 
 def _renamed(rows: pa.RecordBatchReader, names: list[str]) -> pa.RecordBatchReader:
     if len(names) != len(rows.schema.names):
-        raise InputError(f"{len(names)} names for {len(rows.schema.names)} columns of the query")
+        raise InputError(
+            f"{count_text(len(names), 'name')} for {count_text(len(rows.schema.names), 'column')} of the query"
+        )
     schema = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
     batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows)
     return pa.RecordBatchReader.from_batches(schema, batches)

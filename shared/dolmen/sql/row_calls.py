@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import cached_property
+from dolmen.base.units import count_text
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import DefaultFunction, Field, Schema
@@ -113,7 +114,8 @@ class RowCall:
             fields = [schema.field(name) for name in result.columns]
         if len(fields) != len(result.columns):
             raise SchemaError(
-                f"table {self.table.name!r}: {len(result.columns)} values for {len(fields)} columns: "
+                f"table {self.table.name!r}: {count_text(len(result.columns), 'value')} for "
+                f"{count_text(len(fields), 'column')}: "
                 f"{', '.join(field.name for field in fields)}"
             )
         literals = self.queries.literals.get(query) or literals_of_query(query) or []
@@ -255,7 +257,8 @@ class RowCall:
         values, schema = clause.values, self.entry.schema
         if values is not None and not values[0][0]:
             if len(values) != len(schema.fields):
-                raise InputError(f"there are {len(values)} values for {len(schema.fields)} columns: name the columns")
+                counts = f"{count_text(len(values), 'value')} for {count_text(len(schema.fields), 'column')}"
+                raise InputError(f"{counts}: name the columns")
             values = tuple((field.name, text) for field, (_, text) in zip(schema.fields, values, strict=True))
         named = None if values is None else self._named_values(values, sides, strict=True)
         return (Insert if clause.action == "insert" else Update)(named, when)

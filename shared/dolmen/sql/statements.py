@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from dolmen.base.units import count_text
 from dolmen.errors import InputError, short_repr
 from dolmen.sql.tokens import DUCKDB, SPARK, Lexer, SqlReader, tokenize
 
@@ -348,7 +349,7 @@ def _assignments(reader: SqlReader, target: Target, *ends: str) -> tuple[tuple[s
             reader.take("ROW")
             values = reader.items(_value)
             if len(names) != len(values):
-                raise reader.error(f"{len(names)} columns get {len(values)} values")
+                raise reader.error(f"{count_text(len(names), 'column')} for {count_text(len(values), 'value')}")
             found += zip(names, values, strict=True)
         else:
             found.append((name, _value(reader, *ends)))
@@ -420,7 +421,9 @@ def _clause(reader: SqlReader, target: Target) -> MergeClause:
         reader.expect("VALUES")
         values = reader.items(_value)
         if len(names) != len(values):
-            raise reader.error(f"INSERT names {len(names)} columns, and gives {len(values)} values")
+            raise reader.error(
+                f"INSERT names {count_text(len(names), 'column')}, and gives {count_text(len(values), 'value')}"
+            )
         return MergeClause(kind, "insert", when, tuple(zip(names, values, strict=True)))
     if reader.take("DELETE"):
         return MergeClause(kind, "delete", when, None)

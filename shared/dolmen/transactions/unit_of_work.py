@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.units import utc
+from dolmen.base.units import count_text, utc
 from dolmen.commit.change import (
     NO_NOTE,
     Change,
@@ -545,7 +545,7 @@ class UnitOfWork:
         state = "ended" if self.has_ended else "open"
         about = f" about {', '.join(tables)}" if tables else ""
         base = "" if self._base is None else f" on version {self._base.version}"
-        return f"{self.operation}, {state}{base}: {len(self._statements)} statements{about}"
+        return f"{self.operation}, {state}{base}: {count_text(len(self._statements), 'statement')}{about}"
 
     def _check_open(self) -> None:
         if self.has_ended:
