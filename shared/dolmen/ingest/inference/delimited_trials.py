@@ -204,7 +204,8 @@ def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator
         escapes.append("\\")
 
     def begins_field(quote: bytes) -> bool:
-        return head.startswith(quote) or any(before + quote in head for before in (sign, b"\n", b"\r"))
+        spaces = b"" if delimiter == " " else b" *"  # else a run of spaces is searched from each of them
+        return re.search(rb"(?:^|[\r\n]|" + re.escape(sign) + b")" + spaces + quote, head) is not None
 
     quotes: list[str | None] = [fixed["quote"]] if "quote" in fixed else ['"']
     if "quote" not in fixed:
