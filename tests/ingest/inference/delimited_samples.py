@@ -256,6 +256,14 @@ _add("a space before single quotes", "id, 'name'\n1, 'Smith, J'\n2, 'Doe'\n", qu
 _add("spaces on both sides of quotes", '"a" ; "b"\n"1" ; "x; y"\n"2" ; "z"\n', delimiter=";", trim=True)
 _add("aligned after quotes", '"Lat", "NS", "City"\n   41, "N", "Ely"\n    7, "S", "Bath, E."\n', trim=True)
 _add("a space after a quote that ends a sentence", 'id,text\n1,he said "hi" \n2,no\n')
+_add(
+    "a log of IIS",
+    "#Software: Microsoft IIS 10\r\n#Version: 1.0\r\n#Date: 2024-01-01 00:00:00\r\n#Fields: date time cs-method sc-status time-taken\r\n2024-01-01 00:00:01 GET 200 15\r\n2024-01-01 00:00:02 POST 500 150\r\n",
+    delimiter=" ",
+    comment="#",
+    header=False,
+    note="#Fields",
+)
 _add("a time below its name", "HH:mm:ss.S\n15:02:37.143\n", note="one field")
 _add("lists longer than the row", "col1,col2\n1;2;3,4;5;6\na;b;c,d;e;f\n", note="assumed")
 _add("number signs as delimiters", "a#b#c\n1#x, y#2\n2#z#3\n3#u, v#4\n", delimiter="#")

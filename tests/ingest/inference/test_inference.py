@@ -124,6 +124,15 @@ def test_a_plain_file_has_no_properties() -> None:
     assert [column.samples for column in found.columns] == [("1", "2"), ("Ada", "Bob")]
 
 
+def test_a_comment_names_the_columns_of_a_log() -> None:
+    log = b"#Version: 1.0\n#Fields: date time cs(Host) sc-status\n2024-01-01\t10:00:01\ta.example\t200\n"
+    found = dolmen.infer(io.BytesIO(log), format="tsv")
+    assert found.schema.names == ["date", "time", "cs(Host)", "sc-status"]
+    assert [column.samples for column in found.columns[2:]] == [("a.example",), ("200",)]
+    other = dolmen.infer(io.BytesIO(log.replace(b"cs(Host) ", b"")), format="tsv")
+    assert other.schema.names == [f"column_{number}" for number in range(1, 5)]
+
+
 def test_the_whole_file_decides_types_and_dialect() -> None:
     filling = "".join(f"{number};2024-01-01\n" for number in range(120_000))
     assert len(filling) > SAMPLE_BYTES

@@ -21,6 +21,7 @@ class Candidate(Struct, frozen=True):
     # dialect's properties say by themselves; each names what a row of data would be lost by.
     notes: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()  # what the rows do not hold of the file
+    names: tuple[str, ...] = ()  # of the columns, if there is no header and something else names them
 
 
 _NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON", "orc": "ORC", "excel": "a workbook"}

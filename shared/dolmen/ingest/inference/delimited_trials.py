@@ -12,6 +12,7 @@ import numpy as np
 
 from dolmen.base.records import replace
 from dolmen.base.units import count_text
+from dolmen.format.schema import number_names
 from dolmen.ingest.formats.csv_records import Signs
 from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
@@ -36,6 +37,7 @@ _ROWS, _COLUMNS = 200, 60
 _CELLS, _FEWEST_ROWS = 6000, 20
 _MOST_LINES = 2000  # the most lines in which delimiters are counted
 _QUOTED = re.compile(rb'"[^"]*"')
+_FIELDS = re.compile(rb"^#Fields:[ \t]*(.*)", re.MULTILINE)
 _SPACED = re.compile(r' +".*" *|".*" +', re.DOTALL)
 FOOTER_LINES = 3
 _ONE_COLUMN_FACTOR, _ONE_TYPED_COLUMN_FACTOR = 0.62, 0.72
@@ -107,6 +109,17 @@ class DialectTrial:
         return self.width > 2 and _is_header(self.reading, self.width, self.first_record)
 
     @property
+    def field_names(self) -> tuple[str, ...]:
+        """The names in the comment ``#Fields:`` of W3C's extended log format, as IIS and CloudFront write it; or none.
+
+        Source: https://www.w3.org/TR/WD-logfile.html
+        """
+        is_log = self.signs.comment == "#" and self.delimiter in "\t "
+        comment = _FIELDS.search(self.reading.data) if is_log else None
+        names = comment[1].decode(errors="replace").split() if comment else []
+        return tuple(names) if len(names) == self.width and number_names(names) == names else ()
+
+    @property
     def delimiter(self) -> str:
         return self.signs.delimiter
 
@@ -146,7 +159,7 @@ def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[Dia
     weighed = list[DialectTrial]()
     for trial in sorted(trials, key=lambda trial: trial.bound, reverse=True):
         is_far = weighed and trial.bound < CLOSE * max(each.score for each in weighed)
-        if is_far and trial.width > 1 and not (trial.names_columns or trial.has_proven_header):
+        if is_far and trial.width > 1 and not (trial.names_columns or trial.has_proven_header or trial.field_names):
             continue
         _weigh(trial)
         weighed.append(trial)
@@ -174,6 +187,8 @@ def _delimiters_in(head: bytes) -> list[str]:
     """Signs that are in enough of the lines to separate fields."""
     unquoted = _QUOTED.sub(b'""', head)  # quoted fields may span most of the lines
     texts = [head, unquoted] if unquoted.count(b"\n") < head.count(b"\n") else [head]
+    if head.startswith(b"#") and (rest := b"\n".join(line for line in head.splitlines() if line[:1] != b"#")):
+        texts.append(rest)  # there may be more comments than records
     samples = [[line for line in text.splitlines() if line.strip()][:_MOST_LINES] for text in texts]
     has_quotes = b'"' in head or b"'" in head
     return [

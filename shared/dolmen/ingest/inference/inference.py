@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -360,7 +360,7 @@ class SampledFile:
         candidate.dialect.check()
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
-            return self._read_delimited(source, on_bad_row)
+            return self._read_delimited(source, candidate.names, on_bad_row)
         if candidate.kind == "excel":
             return infer_sheet(source, self.known, skip_bad_rows=on_bad_row is not None)
         if not source.format.traits.is_text:
@@ -373,11 +373,11 @@ class SampledFile:
             raise InputError(f"file {self.name!r} has no row to infer columns from")
         return Values(candidate.dialect, pa.schema(text))
 
-    def _read_delimited(self, source: SourceFile, on_bad_row: OnBadRow | None) -> Values:
+    def _read_delimited(self, source: SourceFile, names: Sequence[str], on_bad_row: OnBadRow | None) -> Values:
         dialect, evidence = source.options.dialect, dict[str, ColumnEvidence]()
         quoted = _QuotedNulls(dialect)
         for batch in csv_reader.text_cells(source, on_bad_row, quoted.set_data):
-            for name, cells in zip(batch.schema.names, batch.columns, strict=True):
+            for name, cells in zip(names or batch.schema.names, batch.columns, strict=True):
                 if name not in evidence:
                     evidence[name] = ColumnEvidence(dialect)
                 evidence[name].observe(cells)

@@ -45,7 +45,7 @@ def candidates_of(
     notes: Sequence[str],
 ) -> Iterator[Candidate]:
     """The dialect of a trial, with the header and ragged records that the sample shows; two for an assumed header."""
-    signs = trial.signs
+    signs, names = trial.signs, tuple[str, ...]()
     file_kind: FileKind = kind if kind in ("csv", "tsv") else "tsv" if signs.delimiter == "\t" else "csv"
     common = [*notes, *trial.notes]
     found: dict[str, Any] = {
@@ -74,7 +74,13 @@ def candidates_of(
         found["ragged"] = "fill"
     common += _doubts(trial, whole)
     headers: list[tuple[bool, str | None]] = [(True, None)]
-    headers = [(known["header"], None)] if "header" in known else _find_headers(trial)
+    if "header" in known:
+        headers = [(known["header"], None)]
+    elif trial.field_names:
+        names = trial.field_names
+        headers = [(False, "a comment, #Fields, names the columns; there is no header")]
+    else:
+        headers = _find_headers(trial)
     for header, note in headers:
         own = common if note is None else [*common, note]
         if header and trial.table and (numbered := note_numbered_names(trial.cells[0])):
@@ -84,7 +90,7 @@ def candidates_of(
         if dialect.delimiter == FORMATS[file_kind].delimiter:
             dialect = replace(dialect, delimiter=None)
         found.pop("names", None)
-        yield Candidate(file_kind, dialect, tuple(own))
+        yield Candidate(file_kind, dialect, tuple(own), names=names)
 
 
 def _find_headers(trial: DialectTrial) -> list[tuple[bool, str | None]]:
@@ -247,6 +253,8 @@ def _lines_around_first_broken_record(trial: DialectTrial, text: bytes, head_byt
 
 def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) -> list[DialectTrial]:
     """The trials to choose from. Raises InputError if the text looks like something that none of them reads."""
+    if named_by_comment := [trial for trial in trials if trial.field_names]:
+        return named_by_comment
     multi_column = [trial for trial in trials if trial.width > 1]
     one_column = [trial for trial in trials if trial.width == 1]
     if named := [trial for trial in multi_column if trial.names_columns]:
