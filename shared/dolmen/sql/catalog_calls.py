@@ -75,6 +75,8 @@ class CatalogCall:
         leaves = reader.take("IF", "NOT", "EXISTS")
         name = table_name(reader).lower()
         columns = reader.items(_NewColumn.read) if reader.word() == "(" else []
+        if not columns and reader.word() == "LIKE":
+            raise reader.error("CREATE TABLE new AS SELECT * FROM old LIMIT 0 takes the columns of another table")
         layout = {"partition_by": _terms(reader)} if reader.take("PARTITIONED", "BY") else {}
         layout |= {"cluster_by": _terms(reader)} if reader.take("CLUSTER", "BY") else {}
         options = self._settings(reader) if reader.take("WITH") else {}

@@ -63,6 +63,11 @@ _INSTEAD = {
     "ATTACH": "dolmen.open(url); table.to_duckdb(connection) brings tables of several databases into one DuckDB",
 }
 """Calls that do what a refused statement would, by DuckDB's kind: its VACUUM includes ANALYZE, its CALL CHECKPOINT."""
+_ANOTHERS = {
+    **dict.fromkeys(("REPLACE", "UPSERT"), "INSERT OR REPLACE INTO t, or ON CONFLICT, replaces rows by primary key"),
+    **dict.fromkeys(("GRANT", "REVOKE"), "who may read and write is for the policies of the bucket to say"),
+}
+"""Advice for statements that DuckDB does not have, by their first word."""
 _DESCRIBES = '"type":"SHOW_REF"'
 _PARSED_WITHOUT_ERROR = '{"error":false,'
 _NODE = re.compile(r'"type":"(\w+_NODE)"')
@@ -248,10 +253,12 @@ def _with_advice(text: str, query: str) -> str:
             "timestamp= and tag=. On the command line these are --version, --at and --tag. One table has a version in "
             "FROM t AT (VERSION => n), and likewise by TIMESTAMP and TAG"
         )
+    if "syntax error" in text and (advice := _ANOTHERS.get(query.lstrip().partition(" ")[0].upper())):
+        text += f"\n{advice}"
     if _NO_FILES.search(text):
         text += (
-            "\nsql() sees the tables of the database and nothing else: to join them with files, run DuckDB "
-            "yourself, with table.to_duckdb(connection)"
+            "\nsql() sees the tables of the database and nothing else: COPY t FROM 'file' adds a file to a table; "
+            "to join tables with files, run DuckDB yourself, with table.to_duckdb(connection)"
         )
     return text
 
