@@ -346,7 +346,7 @@ def test_deletes_of_positions_are_merged_anew_after_a_lost_race(world: World, wr
 
 def test_background_work_goes_alone_and_makes_no_version_without_need(world: World, writer: Writer) -> None:
     entry = table(world)
-    nothing = writer.change(is_upkeep=True)
+    nothing = writer.change(is_background=True)
     first, second, third = commit_together(
         writer, writer.change(append(entry, "a")), nothing, writer.change(append(entry, "b"))
     )

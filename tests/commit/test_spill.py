@@ -508,7 +508,7 @@ def test_a_segment_that_cannot_be_read_is_left_alone_and_stops_no_commit(free: W
 def test_background_work_moves_nothing_early(free: World) -> None:
     writer = free.writer()
     last = about_to_join(free, writer)
-    free.writer().commit(append(table(free), "mine"), is_upkeep=True)
+    free.writer().commit(append(table(free), "mine"), is_background=True)
     assert table(free).segments_of("files") == (last,)
     free.writer().commit(append(table(free), "yours"))
     assert last not in table(free).segments

@@ -231,7 +231,7 @@ def test_what_maintenance_will_do_is_planned_and_gone_once_it_is_done() -> None:
     place.db.maintain()
     found = place.open().health()
     assert [work for work in found.planned if work.step != "gc"] == []
-    assert {work.operation for work in found.past if work.upkeep} >= {"resolve", "compact", "index"}
+    assert {work.operation for work in found.past if work.is_background} >= {"resolve", "compact", "index"}
     [after] = found.tables
     assert (after.deletes, after.debt.files, after.debt.publication_lag_us) == (None, 1, 0)
     place.now_us += 60 * DAY_US

@@ -350,7 +350,7 @@ class Change:
     # the server's clock before its first object was uploaded; None before any upload
     first_upload_us: int | None = None
     txid: str | None = None  # the intent under which its objects were uploaded, if any
-    is_upkeep: bool = False  # whether this is background work, which makes no version when nothing is left to do
+    is_background: bool = False  # whether this is background work, which makes no version when nothing is left to do
     note: Note = NO_NOTE  # what the author says about it
     # ids of requests that exclude this change: it is refused if a version has applied one of them
     excluded_by: frozenset[str] = frozenset()
@@ -487,7 +487,7 @@ def make_version(
             draft = draft.next_draft(effects[-1].commit_ts, effects[-1].applied)
         effects.append(change.apply(draft, first_ts))
         first_ts = effects[-1].commit_ts + 1
-    if changes[0].is_upkeep and not draft.has_changes:
+    if changes[0].is_background and not draft.has_changes:
         return None, effects
     first_effects, further_effects = summarize(effect for each in effects for effect in each.on_tables)
     draft.counts = sum((each.counts for each in effects), Counts())

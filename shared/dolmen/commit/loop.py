@@ -140,7 +140,7 @@ def submit(
         statements=tuple(statements),
         first_upload_us=first_upload_us,
         txid=txid,
-        is_upkeep=True,
+        is_background=True,
     )
     return commit(head, change, uploads or PendingUploads(head.store, head.runtime, head.segments))
 
@@ -169,12 +169,12 @@ def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     say must fit into one note (``Note.join``).
     """
     group = waiting[:1]
-    if waiting[0].change.is_upkeep:
+    if waiting[0].change.is_background:
         return group
     for member in waiting[1:]:
         if len(group) == most:
             break
-        if member.change.is_upkeep:
+        if member.change.is_background:
             continue
         note = member.change.note
         if note == NO_NOTE or Note.join([each.change.note for each in (*group, member)]) is not None:
@@ -269,7 +269,7 @@ class Leader:
             if made is None:
                 self._queue.end(first.member, Committed(None, first.member.already, first.member.attempts))
                 return
-            manifest = self._root_budget.spill_from(made, base.manifest, is_upkeep=first.change.is_upkeep)
+            manifest = self._root_budget.spill_from(made, base.manifest, is_background=first.change.is_background)
             # The spill precedes the encoding. Decoding what was encoded proves that readers can read this version.
             manifest, body = manifest.as_read()
         except Error as error:

@@ -244,13 +244,13 @@ class RootBudget:
         self._uploaded_us = now_us
         return self._spill.segment, self._spill.body
 
-    def spill_from(self, manifest: Manifest, base: Manifest, *, is_upkeep: bool = False) -> Manifest:
+    def spill_from(self, manifest: Manifest, base: Manifest, *, is_background: bool = False) -> Manifest:
         """``manifest`` with at most one tail in a segment, so that it is within the root's budget if that suffices.
 
-        Background work (``is_upkeep``) moves nothing early, and takes in no segment: objects that its own commits
+        Background work (``is_background``) moves nothing early, and takes in no segment: objects that its own commits
         release would have to be collected, so that an idle database would go on committing.
         """
-        may_move_early = not is_upkeep and "root_bytes" not in manifest.properties
+        may_move_early = not is_background and "root_bytes" not in manifest.properties
         tail = _tail_to_move(base, manifest, may_move_early)
         if tail is None:
             return manifest

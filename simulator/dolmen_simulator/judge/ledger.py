@@ -305,7 +305,7 @@ class CommitLedger(Chronicle):
             ended = {name for name, tag in before.items() if 0 < tag.until <= manifest.created_at + JITTER_US}
             expected = {name: to for name, to in expected.items() if name in manifest.tags or name not in ended}
         found = {name: tag.version for name, tag in manifest.tags.items() if not name.startswith(PINS)}
-        self.publications.check_pins(view, before, is_upkeep=run.operation.upkeep)
+        self.publications.check_pins(view, before, is_background=run.operation.upkeep)
         if found != expected:
             raise ViolationError(Never.LOST, f"version {manifest.version} has tags {found}, not {expected}")
         for name, tag in manifest.tags.items():

@@ -113,11 +113,11 @@ class Publications:
                         f"version {manifest.version} has no pin of version {version}, which is published",
                     )
 
-    def check_pins(self, view: StoredVersion, before: Iterable[str], *, is_upkeep: bool) -> None:
+    def check_pins(self, view: StoredVersion, before: Iterable[str], *, is_background: bool) -> None:
         """Raises ViolationError if a commit that publishes nothing gives or takes pins."""
         pins = {name for name in view.manifest.tags if name.startswith(PINS)}
         changed = pins ^ {name for name in before if name.startswith(PINS)}
-        if changed and not (is_upkeep and view.manifest.operation == "publish"):
+        if changed and not (is_background and view.manifest.operation == "publish"):
             raise ViolationError(Never.MISPUBLISHED, f"version {view.manifest.version} changed {sorted(changed)}")
 
     def record_put(self, key: str, now_us: int) -> None:

@@ -29,7 +29,7 @@ from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.upkeep import sweep_publications
+from dolmen.iceberg.maintenance import sweep_publications
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
 from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of

@@ -92,7 +92,7 @@ class PastWork:
     files_removed: int
     message: str
     requests: tuple[str, ...]  # ids of the requests that it applied: the first few
-    upkeep: bool
+    is_background: bool
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ MOST_PLANNED_FILES = 20_000  # for a table with more files, the plan only says w
 
 _MOST_REQUESTS = 5
 
-_UPKEEP = frozenset(("expire", "resolve", "gather", "compact", "index", "merge", "publish", "gc"))
+_BACKGROUND = frozenset(("expire", "resolve", "gather", "compact", "index", "merge", "publish", "gc"))
 
 MANY_DELETES = 1_000
 """From this number of unresolved deletes of a table on, scans are slow, however young the deletes are."""
@@ -179,7 +179,7 @@ def _past(manifest: Manifest) -> tuple[PastWork, ...]:
             files_removed=entry.counts.files_removed,
             message=entry.message,
             requests=tuple(requests.get(entry.version, ())[:_MOST_REQUESTS]),
-            upkeep=entry.operation in _UPKEEP,
+            is_background=entry.operation in _BACKGROUND,
         )
         for entry in entries
     )

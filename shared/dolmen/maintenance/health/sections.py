@@ -175,7 +175,7 @@ def _last_runs(health: Health) -> Html | None:
         return None
     last: dict[str, int] = {}
     for work in health.past:
-        if work.upkeep:
+        if work.is_background:
             last.setdefault(work.operation, work.at)
     if not last:
         text = f"None of the last {count_text(len(health.past), 'commit')} is background work."
@@ -200,7 +200,12 @@ def _recent_commits(health: Health) -> Html | None:
         (
             f"{work.version:,}",
             time_text(work.at),
-            join((work.done or work.operation, element("span", "background", class_="tag") if work.upkeep else None)),
+            join(
+                (
+                    work.done or work.operation,
+                    element("span", "background", class_="tag") if work.is_background else None,
+                )
+            ),
             f"{work.rows_added:,}" if work.rows_added else "",
             _files(work.files_added, work.files_removed),
             "; ".join(text for text in (work.message, ", ".join(work.requests)) if text),

@@ -33,7 +33,7 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
-from dolmen.iceberg.upkeep import check_publications
+from dolmen.iceberg.maintenance import check_publications
 from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.deletion import Amount
 from dolmen.maintenance.gc.mark import manifest_keys
