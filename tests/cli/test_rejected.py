@@ -214,10 +214,11 @@ def test_rows_that_are_put_back_are_a_file_of_their_own_under_their_header(
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16be", "windows-1252"])
 def test_rows_are_put_back_in_the_dialect_of_their_file(world: World, cli: Cli, encoding: str, header: bool) -> None:
     settings = {"delimiter": ";", "quote": "'", "escape": "\\", "comment": "#", "skip_lines": 2, "ragged": "fill"}
+    settings |= {"trim": True}
     told = {f"ingest_{name}": value for name, value in {**settings, "encoding": encoding, "header": header}.items()}
     world.database.table("events").set(ingest_on_bad_row="quarantine", **told)
     lines = ["A report", "of May", *["#", "id;user_id;kind"] * header]
-    lines += ["1;1;x", "two;2;'it\\'s;\n#ä'", "three;3;a\\;b", "4;4;'x'y", "5;x\\"]
+    lines += ["1;1;x", "two ; 2;  'it\\'s;\n#ä' ", "three;3;a\\;b", "4;4;'x'y", "5;x\\"]
     codec = {"utf-16": "utf-16", "utf-16be": "utf-16-be", "windows-1252": "cp1252"}[encoding]
     world.ingest(world.drop("events/a.csv", "\r\n".join(lines).encode(codec)))
     assert world.ids() == [1]
