@@ -12,7 +12,15 @@ from typing import Any, TypeAlias
 import msgspec
 from pyroaring import BitMap
 
-from dolmen.adopt.candidate_file import HIDDEN, CandidateFile, FileLocation, FileShape, parse_location, read_candidate
+from dolmen.adopt.candidate_file import (
+    HIDDEN,
+    CandidateFile,
+    FileLocation,
+    FileShape,
+    FooterColumns,
+    parse_location,
+    read_candidate,
+)
 from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.hive_folders import FolderColumns, constant_stats
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
@@ -154,13 +162,16 @@ class CandidateReader:
     def read(self, files: Sequence[FoundFile], keys: Collection[str]) -> list[CandidateFile]:
         """Reads the footers of files, with bounds of ``keys`` before those of other columns."""
         candidates: list[CandidateFile] = []
+        latest: FooterColumns | None = None
 
         def read(item: FoundFile) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
+            nonlocal latest
             location, size = item
             if location.is_reserved:
                 return location, ["it is in a folder whose objects dolmen manages and deletes"]
             try:
-                return read_candidate(location, size, keys)
+                file, latest = read_candidate(location, size, keys, latest)
+                return file
             except AdoptionError as error:
                 return location, error.reasons
 

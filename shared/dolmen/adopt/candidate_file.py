@@ -18,18 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.base import arguments
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
-from dolmen.format.schema import Field, field_id, is_nested, leaf_count
+from dolmen.format.schema import field_id, is_nested, leaf_count
 from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     DataFileFooter,
     FileColumn,
     adopted_column,
     check_same_kind,
+    has_same_columns,
     microseconds_per_unit,
 )
 from dolmen.rows.scan.file_bytes import CheckedFile
@@ -151,7 +153,7 @@ class FileShape:
     columns: tuple[AdoptedColumn, ...]
     unreadable: tuple[UnreadableColumn, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A text that is equal for equal shapes. Arrow's types cannot be compared, because they ignore field ids."""
         fields = [pa.field(column.name, column.type, column.nullable) for column in self.columns]
@@ -171,8 +173,20 @@ class CandidateFile:
     stats: dict[str, ColumnStats]
 
 
-def read_candidate(location: FileLocation, size: int | None, keys: Collection[str] = ()) -> CandidateFile:
+class FooterColumns(NamedTuple):
+    """The columns in a file's footer, for the table and for the reader of footers."""
+
+    metadata: pq.FileMetaData
+    shape: FileShape
+    readable: list[FileColumn]
+
+
+def read_candidate(
+    location: FileLocation, size: int | None, keys: Collection[str], like: FooterColumns | None
+) -> tuple[CandidateFile, FooterColumns]:
     """Reads a file's footer, with bounds of ``keys`` before other columns. Without a size, requests it.
+
+    ``like``: the columns of another file, which probably has the same; saves time.
 
     Raises AdoptionError if the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
@@ -192,11 +206,12 @@ def read_candidate(location: FileLocation, size: int | None, keys: Collection[st
         raise AdoptionError(location.label, ["its columns are encrypted"])
     if refusals := _file_refusals(metadata):
         raise AdoptionError(location.label, refusals)
-    shape, readable = _shape(metadata)
+    columns = _columns(metadata, like)
     firsts = tuple(accumulate(_rows(metadata), initial=0))[:-1]
-    footer = DataFileFooter(metadata, dict(enumerate(readable)), firsts, sums=None, columns_by="names")
-    stats = _stats(footer, shape.columns, keys)
-    return CandidateFile(location, size, metadata.num_rows, (offset, size - offset, crc32(body[start:])), shape, stats)
+    footer = DataFileFooter(metadata, dict(enumerate(columns.readable)), firsts, sums=None, columns_by="names")
+    stats = _stats(footer, columns.shape.columns, keys)
+    end = (offset, size - offset, crc32(body[start:]))
+    return CandidateFile(location, size, metadata.num_rows, end, columns.shape, stats), columns
 
 
 def _read_end(location: FileLocation, size: int) -> tuple[bytes, int]:
@@ -224,7 +239,7 @@ def _rows(metadata: pq.FileMetaData) -> list[int]:
 
 
 def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
-    refusals = []
+    refusals, counts, codecs = [], list[str](), set[str]()
     if metadata.num_rows > _MOST_ROWS:
         refusals.append(f"it has {metadata.num_rows:,} rows; a file may have at most {_MOST_ROWS:,}")
     if sum(_rows(metadata)) != metadata.num_rows:
@@ -232,8 +247,16 @@ def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
     groups, leaves = range(metadata.num_row_groups), range(metadata.num_columns)
     if leaves and any(metadata.row_group(group).column(0).file_path for group in groups):
         refusals.append("its rows are in other files, as for a summary file (_metadata)")
-    codecs = {metadata.row_group(group).column(leaf).compression for group in groups for leaf in leaves}
-    refusals += _count_refusals(metadata)
+    is_flat = [not metadata.schema.column(leaf).max_repetition_level for leaf in leaves]
+    for number in groups:
+        group = metadata.row_group(number)
+        for leaf, flat in enumerate(is_flat):
+            chunk = group.column(leaf)
+            codecs.add(chunk.compression)
+            if flat and chunk.num_values != group.num_rows and not counts:
+                values = f"{chunk.num_values:,} values of {chunk.path_in_schema!r}"
+                counts = [f"its row group {number} has {group.num_rows:,} rows, but {values}"]
+    refusals += counts
     for codec in sorted(codecs - {"UNCOMPRESSED", _OLD_LZ4}):
         try:
             can_read = pa.Codec.is_available(codec.lower())
@@ -244,17 +267,10 @@ def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
     return refusals
 
 
-def _count_refusals(metadata: pq.FileMetaData) -> Iterator[str]:
-    """The first column chunk whose number of values contradicts the number of rows of its row group."""
-    flat = [leaf for leaf in range(metadata.num_columns) if not metadata.schema.column(leaf).max_repetition_level]
-    for number, rows in enumerate(_rows(metadata)):
-        group = metadata.row_group(number)
-        for leaf in flat:
-            values = group.column(leaf).num_values
-            if values != rows:
-                path = metadata.schema.column(leaf).path
-                yield f"its row group {number} has {rows:,} rows, but {values:,} values of {path!r}"
-                return
+def _columns(metadata: pq.FileMetaData, like: FooterColumns | None) -> FooterColumns:
+    if like and not like.shape.unreadable and has_same_columns(metadata, like.metadata) and not julian_leaves(metadata):
+        return like
+    return FooterColumns(metadata, *_shape(metadata))
 
 
 def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
@@ -323,12 +339,12 @@ def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Colle
     indexes = sorted(range(len(columns)), key=lambda index: columns[index].name not in keys)
     stats = {}
     for index in indexes[:MOST_STATISTICS]:
-        column = columns[index]
+        column, readable = columns[index], footer.columns[index]
         if is_nested(column.type):
             continue
-        field = Field(id=index, name=column.name, type=str(column.type))
         groups = range(len(footer.firsts))
-        bounds = _merge_bounds([footer.bounds(group, field, None) for group in groups], list(map(footer.rows, groups)))
+        own = [footer.leaf_bounds(group, readable, None) for group in groups]
+        bounds = _merge_bounds(own, list(map(footer.rows, groups)))
         if bounds != Bounds(nans=bounds.nans):
             stats[column.name] = column_stats(*bounds)
     return stats

@@ -122,7 +122,7 @@ class FolderColumns:
             except SchemaError as error:
                 refusals.add(one.location.label, str(error))
         names = dict.fromkeys(name for each in values.values() for name in each)
-        for one in files:
+        for one in files if names else ():
             inside = {column.name.lower() for column in one.shape.columns}
             for name in names.keys() - values.get(one.location, {}).keys():
                 if name.lower() not in inside:
@@ -143,6 +143,8 @@ class FolderColumns:
 
     def constants(self, one: CandidateFile, schema: Schema, refusals: AdoptionRefusals) -> dict[int, ConstantColumn]:
         """The constants of a file, by column id: of the table's columns that the file itself lacks."""
+        if not self.names:
+            return {}
         inside = {column.name.lower() for column in one.shape.columns}
         constants: dict[int, ConstantColumn] = {}
         for name, own in zip(self.names, own_names(self.names, schema), strict=True):
@@ -162,7 +164,7 @@ class FolderColumns:
     def check(self, files: Sequence[CandidateFile], runtime: Runtime, refusals: AdoptionRefusals) -> None:
         """Refuses files that have another value in a column than in the folder of that name."""
         doubtful = []
-        for one in files:
+        for one in files if self.names else ():
             texts = {name.lower(): text for name, text in self.values.get(one.location, {}).items()}
             doubtful += [
                 (one, column, texts[column.name.lower()])

@@ -6,6 +6,7 @@ Begin with ``dolmen.cli.overview`` (the list of commands), ``dolmen.cli.commands
 ``dolmen.cli.exit_codes`` maps errors to exit codes.
 """
 
+import gc
 import sys
 
 from dolmen.cli.overview import early_answer
@@ -18,6 +19,7 @@ def main() -> None:
     if (answer := early_answer()) is not None:
         sys.stdout.write(answer)
         return
+    gc.disable()  # until the command is imported: it would go through all modules again and again
     from dolmen.cli.commands import main as run
 
     run()

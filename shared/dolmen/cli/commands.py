@@ -32,7 +32,14 @@ def command_line(name: str | None = None) -> Any:
 def main() -> None:
     """Runs the command. Errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
     name = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    _run(lambda: command_line(name)(prog_name="dolmen"))  # otherwise Click names it after the program that runs it
+
+    def call() -> None:
+        application = command_line(name)
+        gc.freeze()  # the collector can ignore what is imported, while a command runs and when it ends
+        gc.enable()
+        application(prog_name="dolmen")  # otherwise Click names it after the program that runs it
+
+    _run(call)
 
 
 def run_job(command: Callable[..., None]) -> None:
@@ -65,6 +72,3 @@ def _fail(kind: str, error: BaseException, code: int) -> NoReturn:
     else:
         errors.print(f"[bold red]{kind}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
     raise SystemExit(code) from None
-
-
-gc.freeze()  # the collector can ignore what is imported, while a command runs and when it ends

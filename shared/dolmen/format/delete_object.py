@@ -319,14 +319,14 @@ def order_by_heads(heads: npt.NDArray[np.uint64], order_tied: Callable[[Indexes]
 
     Args:
         heads: the bytes in which keys may differ first, as a number for each key.
-        order_tied: the order of the keys at some indexes: of all whose heads are not unique.
+        order_tied: the order of the keys at some ascending indexes: of all whose heads are not unique.
     """
-    order: Indexes = np.argsort(heads, kind="stable")
+    order: Indexes = np.argsort(heads)  # takes a fifth of the time of a stable sort
     heads = heads[order]
     same = heads[1:] == heads[:-1]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     if len(tied):  # all that begin alike are neighbours, and stay so when they are sorted as a whole
-        indexes = order[tied]
+        indexes = np.sort(order[tied])
         order[tied] = indexes[order_tied(indexes)]
     return order
 

@@ -220,8 +220,9 @@ class ReadableTable:
         rows = self._lookup([key], columns, with_commit_ts=True).to_arrow()
         if not rows.num_rows:
             return None
-        last = rows.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
-        [row] = to_dicts(last)
+        if rows.num_rows > 1:
+            rows = rows.sort_by([(COMMIT_TS, "descending")]).slice(0, 1)
+        [row] = to_dicts(rows.drop_columns([COMMIT_TS]))
         return row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:

@@ -17,6 +17,7 @@ import pytest
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.formats import csv_reader
 from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.text_blocks import PIECE_BYTES
 
 UTC = dt.UTC
 
@@ -218,7 +219,7 @@ def test_random_files_are_read_as_the_standard_library_reads_them() -> None:
 def test_an_hour_alone_is_refused_wherever_in_a_block_it_is(offset: int) -> None:
     schema = pa.schema([("s", pa.string()), ("at", pa.timestamp("us"))])
     head, row = b"s,at\n", b"x,2024-02-29T13:45\n"
-    end = csv_reader._PIECE + offset  # where the row begins that is refused
+    end = PIECE_BYTES + offset  # where the row begins that is refused
     rows = head + row * ((end - len(head)) // len(row) - 1)
     rows += b"y" * (end - len(rows) - len(row) + 1) + row[1:]
     assert len(rows) == end
@@ -227,3 +228,15 @@ def test_an_hour_alone_is_refused_wherever_in_a_block_it_is(offset: int) -> None
     with pytest.raises(RowError) as refused:
         _read(rows + b"x,2024-02-29T13\n" + row, schema)
     assert (refused.value.line, refused.value.column) == (whole.num_rows + 1, "at")
+
+
+@pytest.mark.parametrize("offset", range(-6, 2))
+def test_a_hexadecimal_number_and_a_quoted_field_are_found_wherever_in_a_block_they_are(offset: int) -> None:
+    schema = pa.schema([("s", pa.string()), ("n", pa.int64())])
+    head, row = b"s,n\n", b"x,12\n"
+    rows = head + row * ((PIECE_BYTES + offset - len(head)) // len(row) - 1)
+    rows += b"y" * (PIECE_BYTES + offset - len(rows) - len(row) + 1) + row[1:]
+    with pytest.raises(RowError) as refused:
+        _read(rows + b"x,0x1F\n" + row, schema)
+    assert (refused.value.line, refused.value.column) == (rows.count(b"\n") + 1, "n")
+    assert _read(rows + b'"a,b\n""c""",7\n' + row, schema)["s"].to_pylist()[-2:] == ['a,b\n"c"', "x"]

@@ -10,6 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from zlib import crc32
 
 import msgspec
@@ -183,9 +184,13 @@ class IndexReader:
     def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
         """Reads pages of parts, in this order; neighbours that are not cached take one request."""
         groups = self._groups(requested)
+        first = [*islice(groups, 2)]
+        if len(first) < 2:  # one request needs no thread
+            yield from chain.from_iterable(map(self._read, first))
+            return
         for pages in self.runtime.map(
             self._read,
-            groups,
+            chain(first, groups),
             size=lambda group: group.length,
             most=_AHEAD_BYTES,
             here=lambda group: group.cached is not None,

@@ -68,7 +68,7 @@ from dolmen.ingest.formats.source_file import (
     is_mark,
     mark_name,
 )
-from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines, undecodable_reason
+from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines, pieces, undecodable_reason
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
@@ -469,8 +469,7 @@ def _may_be_hexadecimal(data: bytes) -> bool:
     """Whether there is a 0x anywhere, which pyarrow would take for the beginning of an integer."""
     if b"x" not in data and b"X" not in data:
         return False
-    array = np.frombuffer(data, np.uint8)
-    return bool(((array[1:] | _LOWER_CASE == ord("x")) & (array[:-1] == ord("0"))).any())
+    return any(((piece[1:] | _LOWER_CASE == ord("x")) & (piece[:-1] == ord("0"))).any() for piece in pieces(data, 1))
 
 
 def _may_have_payload(data: bytes) -> bool:
@@ -480,18 +479,14 @@ def _may_have_payload(data: bytes) -> bool:
 
 def _may_be_hour_alone(data: bytes) -> bool:
     """Whether there is a 2024-02-29T13 anywhere, which pyarrow would take for 13:00."""
-    array = np.frombuffer(data + b"\n\n\n", np.uint8)
-    return any(_has_hour_alone(array[start : start + _PIECE + 4]) for start in range(0, len(data), _PIECE))
-
-
-_PIECE = 1 << 18  # bytes that are judged at once, so that what is computed of them stays in the processor's cache
+    return any(map(_has_hour_alone, pieces(data, 4, end=b"\n\n\n")))
 
 
 def _has_hour_alone(array: npt.NDArray[np.uint8]) -> bool:
-    marks = np.flatnonzero((array[1:-3] == ord("T")) | (array[1:-3] == ord(" "))) + 1
-    for distance in (-1, 1, 2):
-        marks = marks[array[marks + distance] - ord("0") < 10]  # unsigned: a character before "0" gives a large number
-    return bool((array[marks + 3] != ord(":")).any())
+    mark, digit = array[1:-3], ord("0")  # unsigned: a character before "0" gives a large number
+    doubtful = ((mark == ord("T")) | (mark == ord(" "))) & (array[:-4] - digit < 10) & (array[4:] != ord(":"))
+    marks = np.flatnonzero(doubtful) + 1
+    return bool(((array[marks + 1] - digit < 10) & (array[marks + 2] - digit < 10)).any())
 
 
 _SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], ...] = (

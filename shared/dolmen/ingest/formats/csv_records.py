@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dolmen.base.runtime import cached_property
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats.text_blocks import BrokenRecord, count_lone_returns, line_ends
+from dolmen.ingest.formats.text_blocks import BrokenRecord, count_lone_returns, line_ends, offsets_of
 
 _LF, _CR, _BACKSLASH, _SPACE = b"\n\r\\ "
 _NEVER_CLOSED = (
@@ -210,7 +210,7 @@ def find_layout(data: bytes, signs: Signs, last: bool) -> Layout:
     array = np.frombuffer(data, np.uint8)
     literal = _find_literal(array, ord(signs.escape or "")) if signs.has_escape(data) else None
     lines = _lines_with(array, (signs.comment or "").encode()) if signs.has_comment(data) else (_NONE, _NONE)
-    quotes = _NONE if signs.quote is None else np.flatnonzero(array == ord(signs.quote))
+    quotes = _NONE if signs.quote is None else offsets_of(signs.quote, data)
     if literal is not None:
         quotes = quotes[~literal[quotes]]
     around = _find_neighbours(array, quotes, literal, signs.trim)

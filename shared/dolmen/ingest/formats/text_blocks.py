@@ -59,6 +59,27 @@ FindEnd: TypeAlias = Callable[[bytes, bool], int]
 record in them (0: there is none). Raises ``BrokenRecord`` when the FIRST record can never end."""
 
 
+PIECE_BYTES = 128 * KIB
+
+
+def pieces(data: bytes, more: int = 0, end: bytes = b"") -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes and an ``end``, 128 KB at a time, each piece with up to ``more`` bytes of the next one.
+
+    What is computed of a piece stays in the processor's cache, and in memory that is used again: new memory for a whole
+    block takes longer than the computation.
+    """
+    array, length = np.frombuffer(data, np.uint8), PIECE_BYTES + more
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = array[start : start + length]
+        yield np.frombuffer(piece.tobytes() + end, np.uint8)[:length] if end and len(piece) < length else piece
+
+
+def offsets_of(sign: str, data: bytes) -> npt.NDArray[np.int64]:
+    """Where an ASCII character is."""
+    found = [np.flatnonzero(piece == ord(sign)) + at * PIECE_BYTES for at, piece in enumerate(pieces(data))]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
 def count_lines(data: bytes) -> int:
     """The number of line ends: LF, CR LF, or a CR alone."""
     return _count_feeds(data) + count_lone_returns(data)

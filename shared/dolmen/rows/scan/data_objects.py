@@ -279,7 +279,7 @@ class DataFileFooter:
         adopted = AdoptedPath.parse(file.path)
         columns_by = adopted.columns_by if adopted else None
         is_alike = like is not None and (like.columns_by, like.constants.keys()) == (columns_by, file.constants.keys())
-        if like and is_alike and _has_same_columns(metadata, like.metadata):
+        if like and is_alike and has_same_columns(metadata, like.metadata):
             columns = like.columns
         elif adopted:
             columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
@@ -399,7 +399,7 @@ def _add_struct_fields(
             found[id_] = FileColumn(field.type, own, unit)
 
 
-def _has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
+def has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
     """True if the columns of two files surely have the same names, types and ids."""
     if not one.schema.equals(other.schema):  # it compares no names and ids of nested columns
         return False

@@ -82,7 +82,7 @@ class KeySearch:
         ids = scan.output_ids | key_ids
 
         def groups() -> Iterator[RowGroup]:
-            for group in reader.groups():
+            for group in reader.groups(found.rows):
                 rows = found.rows.get(group.file.file.uuid)
                 if rows is None:
                     yield group if self._filter_rows else replace(group, predicate=None)
@@ -142,11 +142,13 @@ class Lookup:
         values = {id_: one_array(keys[str(id_)]) for id_ in entry.primary_key}
         encoded = encoding_of(entry).encode(list(values.values()))
         self._search: KeySearch | None = None
-        if len(encoded):
+        if len(encoded) > 1:
             ascending = key_order(encoded)
             values = {id_: array.take(pa.array(ascending)) for id_, array in values.items()}
+            encoded = encoded[ascending]
+        if len(encoded):
             where = where_key_in(values)
-            self._search = KeySearch(view, encoded[ascending], values, where, columns, with_commit_ts=with_commit_ts)
+            self._search = KeySearch(view, encoded, values, where, columns, with_commit_ts=with_commit_ts)
 
     def to_arrow(self) -> pa.Table:
         """All rows with these keys, in any order. Raises CorruptionError."""
@@ -199,9 +201,10 @@ def where_key_in(
     """
     terms: list[Predicate] = []
     for id_, array in values.items():
-        column, distinct = Column(id_, str(array.type)), pc.unique(array)
+        column, distinct = Column(id_, str(array.type)), pc.unique(array) if len(array) > 1 else one_array(array)
         if most is None or len(distinct) <= most:
-            distinct = distinct.take(pc.array_sort_indices(distinct))
+            if len(distinct) > 1:
+                distinct = distinct.take(pc.array_sort_indices(distinct))
             terms.append(In(column, column.type, tuple(to_json(value) for value in to_plain(distinct))))
         else:
             terms.append(_ranges(column, distinct, ranges))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyroaring import BitMap
 from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
+from dolmen.entries.index.table_index import FoundRows
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
@@ -230,8 +232,8 @@ class PlanReader:
         """Fetches the tombstones that some file has to be checked against."""
         return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs)
 
-    def groups(self) -> Iterator[RowGroup]:
-        """Row groups that may have rows, in file order."""
+    def groups(self, found: Mapping[str, FoundRows] = MappingProxyType({})) -> Iterator[RowGroup]:
+        """Row groups that may have rows, in file order; in files whose rows are ``found``, by uuid: those with one."""
         deletes, where = self.deletes(), self.plan.where
         test = None if self.plan.condition is None else ConditionTest(self.plan.condition)
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
@@ -242,15 +244,16 @@ class PlanReader:
             self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
         if self.indexed is not None:
             files = [plan for plan in files if not self.indexed.has_none_of(plan)]
-            self.footers = self.indexed.footers
+            self.footers, found = self.indexed.footers, self.indexed.rows
         for file in self.open_files(files, choice):
             self.row_groups_seen += len(file.footer.firsts)
-            file_groups = list(row_groups(file, where, deletes, self.plan.entry.schema))
+            rows = found.get(file.file.uuid)
+            bitmap = rows.bitmap if rows else None
+            file_groups = list(row_groups(file, where, deletes, self.plan.entry.schema, bitmap))
             if test is not None:
                 file_groups = [replace(group, test=test) for group in file_groups]
             self.filters.judge(file, file_groups, tests_only=not output)
-            rows = self.indexed.rows.get(file.file.uuid) if self.indexed else None
-            if rows is None:
+            if rows is None or self.indexed is None:
                 yield from file_groups
                 continue
             picks = ((group, group.rows_at(rows.bitmap)) for group in file_groups)

@@ -366,8 +366,10 @@ class Deletes(Struct, frozen=True, dict=True):
         return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
 
 
-def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
-    """The row groups that may have rows for the scan.
+def row_groups(
+    file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema, found: BitMap | None = None
+) -> Iterator[RowGroup]:
+    """The row groups that may have rows for the scan; those without any row that is ``found`` are left out.
 
     Columns that the file lacks have their ``initial_default`` in ``schema``.
     """
@@ -379,6 +381,8 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
     judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
     for index, first in enumerate(footer.firsts):
         rows = footer.rows(index)
+        if found is not None and not found.range_cardinality(first, first + rows):
+            continue
         # The vector may delete all rows.
         deleted = file.vector.range_cardinality(first, first + rows) if file.vector else 0
         if deleted == rows:
