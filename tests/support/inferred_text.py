@@ -299,6 +299,8 @@ def _gives_back(text: str, value: Any, kind: pa.DataType, time_format: str | Seq
             moment = dt.datetime.strptime(text, pattern)
         except ValueError:
             continue
+        if pattern.endswith(("z", "UTC", "GMT")) and not pattern.endswith("%z"):
+            moment = moment.replace(tzinfo=dt.UTC)
         whole = dt.datetime.combine(value, dt.time()) if t.is_date(kind) else value
         return bool(moment == whole)
     if t.is_date(kind):
