@@ -132,11 +132,14 @@ def _write(find_table: Callable[[], Table], options: _RowOptions, frame: DataFra
             raise InputError("replaceWhere says which rows an overwrite replaces, and this is an append")
         append(find_table(), frame, request=options.request)
         return
+    table = find_table()
     by_partition = mode == "partitions" or (mode == "all" and text is None and options.is_dynamic)
+    # A table without partitions is one partition, as Spark has it.
+    by_partition = by_partition and bool(partition_terms(table.settings()))
     where = builder.where if text is None else text
     assert (mode == "some") == (builder.where is not None), "the rule of the optimizer has not run"
     checks = text is not None
-    overwrite(find_table(), frame, where=where, by_partition=by_partition, check=checks, request=options.request)
+    overwrite(table, frame, where=where, by_partition=by_partition, check=checks, request=options.request)
 
 
 def _transform(spark: SparkSession, term: PartitionTerm) -> JavaObject:
