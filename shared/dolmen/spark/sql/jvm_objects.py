@@ -53,6 +53,11 @@ public final class ReadTables extends org.apache.spark.sql.catalyst.rules.Rule {
     public Replacement(java.util.function.Function read) { this.read = read; }
 
     public boolean isDefinedAt(Object node) {
+      return isScan(node) || CONDITIONS && node instanceof org.apache.spark.sql.catalyst.plans.logical.Filter
+        && isScan(((org.apache.spark.sql.catalyst.plans.logical.Filter) node).child());
+    }
+
+    static boolean isScan(Object node) {
       return node instanceof org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation
         && ((org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation) node)
           .scan().description().startsWith("PREFIX");
@@ -113,13 +118,14 @@ def gateway_of(spark: SparkSession) -> Any:
 def array(spark: SparkSession, kind: str, values: Iterable[Any] = ()) -> JavaObject:
     """A Java array of the objects of a class."""
     found = list(values)
-    made = gateway_of(spark).new_array(_class(spark, kind), len(found))
+    made = gateway_of(spark).new_array(java_class(spark, kind), len(found))
     for index, value in enumerate(found):
         made[index] = value
     return made
 
 
-def _class(spark: SparkSession, name: str) -> Any:
+def java_class(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM by its full name."""
     found = spark._jvm
     for part in name.split("."):
         found = getattr(found, part)
@@ -129,6 +135,13 @@ def _class(spark: SparkSession, name: str) -> Any:
 def seq(spark: SparkSession, values: Sequence[Any]) -> JavaObject:
     """A sequence of Scala's."""
     return spark._jvm.PythonUtils.toSeq(list(values))
+
+
+def v2_columns(spark: SparkSession, struct: Any) -> JavaObject:
+    """The columns of a StructType of the JVM's as those of a catalog's table."""
+    util = spark._jvm.org.apache.spark.sql.connector.catalog.CatalogV2Util
+    # Spark 4.3 asks whether defaults in the metadata count.
+    return util.structTypeToV2Columns(struct, *((True,) if spark.version >= "4.3" else ()))
 
 
 def throwing(spark: SparkSession, error: Exception) -> Py4JJavaError:
@@ -187,12 +200,16 @@ def add_table_function(spark: SparkSession, name: str, make: Callable[[Any], Any
 
 def add_rule(spark: SparkSession, prefix: str, read: Callable[[Any], Any], change: Callable[[Any], Any]) -> None:
     """Makes a session's optimizer put ``read(scan)`` in the place of each scan whose description begins so, and
-    ``change(plan)`` in the place of each plan that deletes, updates, merges or overwrites rows."""
+    ``change(plan)`` in the place of each plan that deletes, updates, merges or overwrites rows.
+
+    On Spark 4.0, which asks no scan of ours for conditions, ``read`` also gets a filter above a scan.
+    """
     gateway_of(spark)
     jvm = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(_RULE.replace("PREFIX", prefix))
+    conditions = "true" if spark.version < "4.1" else "false"
+    compiler.cook(_RULE.replace("PREFIX", prefix).replace("CONDITIONS", conditions))
     made = compiler.getClassLoader().loadClass("dolmen.ReadTables").getConstructors()[0]
     arguments = jvm.java.util.ArrayList()  # an array of py4j takes no object of Python
     arguments.add(_Function(read))

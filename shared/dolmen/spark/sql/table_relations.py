@@ -31,6 +31,7 @@ from dolmen.spark.sql.jvm_objects import (
     interfaces,
     python_object,
     seq,
+    v2_columns,
 )
 from dolmen.spark.tasks import Py4JError
 from dolmen.transactions.reading import ReadableTable
@@ -108,7 +109,7 @@ class TableRelation(TableMethods):
         return self.spark._jvm.org.apache.spark.sql.types.DataType.fromJson(self._schema.json())
 
     def columns(self) -> JavaObject:
-        return self.spark._jvm.org.apache.spark.sql.connector.catalog.CatalogV2Util.structTypeToV2Columns(self.schema())
+        return v2_columns(self.spark, self.schema())
 
     def newScanBuilder(self, options: Any) -> _ScanBuilder:  # noqa: N802
         return _ScanBuilder(self.spark, self._table_to_read(), self.schema(), self._by_name)
@@ -164,7 +165,7 @@ class _ScanBuilder(JavaObjectMethods):
 
     def build(self) -> _Scan:
         where = bind.conjunction(self._predicates) if self._predicates else None
-        return _Scan(self.spark, self._table, self._schema, where)
+        return _Scan(self.spark, self._table, self._schema, where, self._fields)
 
 
 class _Scan(JavaObjectMethods):
@@ -172,15 +173,29 @@ class _Scan(JavaObjectMethods):
 
     Java = interfaces(f"{CONNECTOR}.read.Scan")
 
-    def __init__(self, spark: SparkSession, table: ReadableTable, schema: Any, where: Predicate | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: ReadableTable,
+        schema: Any,
+        where: Predicate | None,
+        fields: Mapping[str, Field],
+    ) -> None:
         super().__init__(f"{_PREFIX}{next(_numbers)}")
         self.spark, self._table, self._read_schema, self._where = spark, table, schema, where
+        self._fields = fields
 
     def description(self) -> str:
         return self._name
 
     def readSchema(self) -> JavaObject:  # noqa: N802
         return self._read_schema
+
+    @called_by_spark
+    def filtered_plan(self, node: Any) -> JavaObject:
+        """The plan of a filter above the scan's node. It stays there, so the files have to be chosen alone."""
+        self._where = read_pushed(node.condition(), self._fields).predicate
+        return node.withNewChildren(seq(self.spark, [self.reading_plan(node.child())]))
 
     @called_by_spark
     def reading_plan(self, node: Any) -> JavaObject:
@@ -212,6 +227,8 @@ def _row_count(table: ReadableTable, where: Predicate | None) -> int | None:
 
 
 def _reading_plan(node: Any) -> JavaObject:
+    if kind_of_node(node) == "Filter":
+        return python_object(node.child().scan()).filtered_plan(node)
     return python_object(node.scan()).reading_plan(node)
 
 
