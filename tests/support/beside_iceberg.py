@@ -406,6 +406,8 @@ class TwinTables:
     def aggregate(self) -> tuple[str, str]:
         name = self.rng.choice([name for name, of in self.columns.items() if of in TYPES])
         where = self.rng.choice(["", f" WHERE {self.condition()}"])
+        if self.columns[name] in ("f", "x"):
+            name = f"({name} + 0.0D)"  # the least of 0.0 and -0.0 is any of them
         return "aggregate", self.rng.choice(
             [
                 f"SELECT count(*) FROM {{t}}{where}",
@@ -435,7 +437,7 @@ def run(seed: int, statements: int, folder: str, *, tell: Callable[[str], None] 
     while outcomes.total < statements:
         TwinTables(spark, seed, Path(folder), outcomes).run(min(STATEMENTS_OF_A_HISTORY, statements - outcomes.total))
         seed += 1
-        tell(f"{outcomes.total} statements, {len(outcomes.wrong)} wrong")
+        tell(str(outcomes).partition("\n")[0])
     return outcomes
 
 

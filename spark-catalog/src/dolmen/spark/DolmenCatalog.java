@@ -178,15 +178,24 @@ public final class DolmenCatalog implements StagingTableCatalog, ProcedureCatalo
     return Map.of();
   }
 
+  /** Spark 4.3 writes the name of a namespace that exists into its log, and fails if it is empty. */
+  @Override
+  public boolean namespaceExists(String[] namespace) {
+    return false;
+  }
+
   @Override
   public void createNamespace(String[] namespace, Map<String, String> properties) {
+    if (namespace.length == 0) {
+      return;
+    }
     throw new UnsupportedOperationException(
       name() + "." + String.join(".", namespace) + ": a database has tables and no schemas: " + name() + ".table");
   }
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    createNamespace(namespace, Map.of());
+    throw new UnsupportedOperationException(name() + " is a database, which has no properties of Spark's");
   }
 
   @Override
