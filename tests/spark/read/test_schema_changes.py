@@ -177,3 +177,27 @@ def test_what_spark_writes_has_defaults_where_a_column_is_missing(spark: SparkSe
     upsert(table, spark.createDataFrame([(0, "u")], "id long, name string"))
     found = table.scan(where="id IN (0, 100)").to_arrow().sort_by("id").to_pylist()
     assert [(row["name"], row["a"], row["b"]) for row in found] == [("u", 7, "new"), ("w", 7, "new")]
+
+
+@pytest.mark.slow
+def test_a_field_of_a_struct_is_read_from_files_of_an_older_schema(spark: SparkSession, tmp_path: Path) -> None:
+    db = dolmen.open(str(tmp_path / "db"))
+    kind = pa.struct([("a", pa.int32()), ("s", pa.string())])
+    table = db.create_table(
+        "t", pa.schema([("id", pa.int64()), ("f", pa.float32()), ("n", kind), ("l", pa.list_(kind))])
+    )
+    rows = [{"id": n, "f": 1.0, "n": {"a": n, "s": "x"} if n else None, "l": [{"a": n, "s": "y"}]} for n in range(3)]
+    table.append(rows)
+    table.widen_column("f", pa.float64())
+    for _ in range(2):
+        frame = table.to_spark(spark=spark)
+        for condition in "n.a IS NULL", "n.a >= 1", "n.s = 'x' AND f = 1":
+            found = sorted(row["id"] for row in table.to_spark(["id"], condition, spark=spark).collect())
+            assert found == sorted(table.scan(["id"], condition).to_arrow()["id"].to_pylist()), condition
+            assert sorted(row["id"] for row in frame.where(condition).select("id").collect()) == found, condition
+        shown = frame.selectExpr("n.a AS a", "l[0].s AS s", "l.a AS all").collect()
+        assert sorted(map(repr, shown)) == sorted(
+            repr(type(shown[0])(a=row["n"] and row["n"]["a"], s="y", all=[row["id"]])) for row in rows
+        )
+        rows = [*rows, {"id": 7, "f": 1.0, "n": {"a": 7, "s": "x"}, "l": [{"a": 7, "s": "y"}]}]
+        table.append(rows[-1:])

@@ -9,12 +9,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,112 +23,11 @@ from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark import attach, sql
 from dolmen.spark.frame_types import to_frame
 from dolmen.spark.sql.catalyst import read_condition
+from support.spark_conditions import SCHEMA, Conditions, random_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 CONDITIONS, HISTORIES, STEPS = (1500, 20, 15) if LONG else (60, 1, 7)
-
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("i", pa.int32()),
-        ("b", pa.int8()),
-        ("d", pa.decimal128(10, 2)),
-        ("f", pa.float32()),
-        ("x", pa.float64()),
-        ("s", pa.string()),
-        ("t", pa.bool_()),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("loc", pa.timestamp("us")),
-    ]
-)
-NUMBERS = [
-    "0",
-    "1",
-    "-1",
-    "2.5",
-    "127",
-    "128",
-    "3e0",
-    "0.1",
-    "'1'",
-    "' 1 '",
-    "'x'",
-    "NULL",
-    "1.50BD",
-    "9007199254740993",
-]
-TEXTS = ["'a'", "'A'", "'a%'", "'1'", "''", "'ä'", "r'\\'", "'a\\\\_'", "1", "NULL", "concat('a', 'b')"]
-IN_A_GAP = "TIMESTAMP '2026-03-08 02:30:00'"
-"""It names 03:30. Beside a wall-clock time of 02:30 Spark finds it equal in rows at hand, and not in rows of files."""
-TIMES = [
-    "'2026-11-01 01:30:00'", IN_A_GAP, "DATE '2026-03-08'", "'2026-03-08T06:30:00Z'", "NULL",
-    "TIMESTAMP_NTZ '2026-03-08 02:30:00'", "CAST('2026-11-01' AS DATE)", "to_timestamp('2026-11-01 06:00:00')",
-]  # fmt: skip
-VALUES: dict[str, list[Any]] = {
-    "i": [None, 0, 1, -1, 127, 2**31 - 1],
-    "b": [None, 0, 1, -1, 127],
-    "d": [None, Decimal("0.10"), Decimal("1.50"), Decimal("-1.00"), Decimal("2.50")],
-    "f": [None, 0.0, -0.0, 0.1, float("nan"), 2.5],
-    "x": [None, 0.0, -0.0, 0.1, float("nan"), 1.0, float("inf")],
-    "s": [None, "", "a", "A", "ab", "a_", "a\\", "1", " 1 ", "1.5", "ä", "x"],
-    "t": [None, True, False],
-    "day": [None, date(2026, 3, 8), date(2026, 11, 1)],
-    "at": [None, datetime(2026, 3, 8, 6, 30, tzinfo=UTC), datetime(2026, 11, 1, 5, 30, tzinfo=UTC),
-           datetime(2026, 11, 1, 6, 30, tzinfo=UTC)],
-    "loc": [None, datetime(2026, 3, 8, 2, 30), datetime(2026, 11, 1, 1, 30)],
-}  # fmt: skip
-
-
-def rows(rng: random.Random, first: int, count: int) -> pa.Table:
-    made = [{"id": id_, **{name: rng.choice(of) for name, of in VALUES.items()}} for id_ in range(first, first + count)]
-    return pa.Table.from_pylist(made, SCHEMA)
-
-
-class Conditions:
-    """Random conditions of SQL; without ``gaps`` none compares a wall-clock time with ``IN_A_GAP``."""
-
-    def __init__(self, rng: random.Random, gaps: bool = True) -> None:
-        self.rng, self.gaps = rng, gaps
-
-    def literal(self, name: str) -> str:
-        if name == "loc" and not self.gaps:
-            return self.rng.choice([time for time in TIMES if time != IN_A_GAP])
-        return self.rng.choice(TEXTS if name == "s" else TIMES if name in ("day", "at", "loc") else NUMBERS)
-
-    def simple(self) -> str:
-        rng = self.rng
-        name = rng.choice(SCHEMA.names)
-        kind = rng.randrange(10)
-        if name == "t":
-            return rng.choice(["t", "t = TRUE", "t <=> NULL", "t IN (TRUE, NULL)", "t = 'true'", "t IS NOT TRUE"])
-        if kind == 0:
-            return f"{name} IS {rng.choice(['', 'NOT '])}NULL"
-        if kind == 1:
-            listed = ", ".join(self.literal(name) for _ in range(rng.randint(1, 3)))
-            return f"{name} {rng.choice(['', 'NOT '])}IN ({listed})"
-        if kind == 2:
-            return f"{name} BETWEEN {self.literal(name)} AND {self.literal(name)}"
-        if kind == 3 and name == "s":
-            return rng.choice(
-                ["s LIKE 'a%'", "s LIKE 'a\\\\_'", "s LIKE '_'", "s LIKE 'a/_' ESCAPE '/'", "s ILIKE 'A%'"]
-            )
-        if kind == 4 and name in ("id", "i", "b", "d", "x"):
-            return f"{name} {rng.choice(['/', 'div', '%', '+'])} 2 {rng.choice(['=', '>'])} 1"
-        if kind == 5:
-            other = rng.choice([each for each in SCHEMA.names if each != "t"])
-            return f"{name} {rng.choice(['=', '<', '<=>'])} {other}"
-        sides = [name, self.literal(name)]
-        rng.shuffle(sides)
-        return f"{sides[0]} {rng.choice(['=', '<', '<=', '>', '>=', '<>', '<=>', '!='])} {sides[1]}"
-
-    def any(self, depth: int = 2) -> str:
-        if depth == 0 or self.rng.random() < 0.4:
-            return self.simple()
-        if self.rng.random() < 0.2:
-            return f"NOT ({self.any(depth - 1)})"
-        return f"({self.any(depth - 1)}) {self.rng.choice(['AND', 'OR'])} ({self.any(depth - 1)})"
 
 
 @pytest.fixture(params=["true", "false"])
@@ -147,7 +42,7 @@ def test_a_condition_that_dolmen_takes_over_chooses_sparks_rows(spark: SparkSess
     rng = random.Random(SEED)
     print(f"DOLMEN_TEST_SEED={SEED}")
     table = db.create_table("t", SCHEMA)
-    table.append(rows(rng, 0, 400))
+    table.append(random_rows(rng, 0, 400))
     frame = table.to_spark(spark=spark).coalesce(1).cache()
     fields = dict(enumerate(stored_schema_of(table).fields))
     conditions, agreed, wider = [], [], []
@@ -184,7 +79,7 @@ class History:
         self.rng, self.spark = random.Random(seed), spark
         self.db = dolmen.open(str(directory))
         self.table = self.db.create_table("t", SCHEMA)
-        self.rows = rows(self.rng, 0, 40)
+        self.rows = random_rows(self.rng, 0, 40)
         self.table.append(self.rows.slice(0, 25))
         self.table.append(self.rows.slice(25))
         self.conditions = Conditions(self.rng, gaps=False)

@@ -65,7 +65,7 @@ def test_files_are_left_out_by_the_conditions_of_a_query(spark: SparkSession, at
         assert (read_files(spark, query), spark.sql(query).count()) == (files, rows), condition
     assert sum(read_files(spark, "SELECT count(*) FROM t")) == FILES
     assert (read_files(spark, "SELECT count(*) FROM t WHERE day < DATE'1970-01-04'"), spark.table("t").count()) == (
-        [],
+        [] if spark.version >= "4.1" else [3],
         98,
     )
     assert read_files(spark, "SELECT a.s FROM t a JOIN t b USING (id) WHERE a.id = 7 AND b.day = DATE'1970-01-01'") == [

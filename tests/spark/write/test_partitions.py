@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -13,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dolmen import Database, Table
+from dolmen.commit.head import context_of
+from dolmen.entries.partitions import PartitionSpec
 from dolmen.errors import ConflictError, InputError, RowError
 from dolmen.spark import append, attach, compact, overwrite, raising_dolmen_errors
 
@@ -111,12 +114,48 @@ def test_each_transform_says_which_rows_are_replaced(
     assert ids(table) == [*kept, 100]
 
 
-def test_buckets_cannot_be_named(spark: SparkSession, db: Database) -> None:
+def test_an_overwrite_replaces_the_buckets_of_its_rows(spark: SparkSession, db: Database) -> None:
+    table = db.create_table("t", "id BIGINT, s VARCHAR, n INTEGER", partition_by="bucket[4](id), truncate[1](s)")
+    rows = spark.range(100).select("id", F.expr("IF(id % 3 = 0, NULL, chr(97 + id % 3))").alias("s"), F.lit(1))
+    append(table, rows.toDF("id", "s", "n"))
+    assert None not in table.files()["partition"].to_pylist()
+    table.set(partition_by="bucket[4](id)")
+    append(table, rows.where("id < 50").toDF("id", "s", "n"))
+    table.append([{"id": id_, "s": "x", "n": 2} for id_ in range(100, 140)])  # in memory: perhaps in one file
+    table.set(partition_by="bucket[4](id), truncate[1](s)")
+    table.delete("id = 7")
+    new = spark.createDataFrame([(7, "b2", 3), (9, None, 3)], "id long, s string, n int")
+    spec = PartitionSpec.of(context_of(table).head.refresh().manifest.table("t"))
+    assert spec is not None
+    before = table.to_arrow()
+    wanted = set(zip(*(each.to_pylist() for each in spec.values(new.toArrow())), strict=True))
+    partitions = list(zip(*(each.to_pylist() for each in spec.values(before)), strict=True))
+    kept = [row for row, of in zip(before.to_pylist(), partitions, strict=True) if of not in wanted]
+    assert 0 < len(kept) < before.num_rows
+    for _ in range(2):
+        assert overwrite(table, new, by_partition=True, request="r").operation in ("overwrite", "nothing")
+    by_id = operator.itemgetter("id")
+    added = [{"id": 7, "s": "b2", "n": 3}, {"id": 9, "s": None, "n": 3}]
+    assert sorted(table.to_arrow().to_pylist(), key=by_id) == sorted([*kept, *added], key=by_id)
+    stale = table.to_spark().where("id = 7")
+    table.append([{"id": 7, "s": "b", "n": 4}])
+    with pytest.raises(ConflictError):
+        overwrite(table, stale, by_partition=True)
+    attached = attach(spark, db, catalog="lake")
+    try:
+        spark.createDataFrame([(7, "b", 5)], "id long, s string, n int").writeTo("lake.t").overwritePartitions()
+    finally:
+        attached.detach()
+    assert (table.count("id = 7"), table.count("n = 5"), table.count("id = 9")) == (1, 1, 1)
+    assert db.verify(deep=True).ok
+
+
+def test_partitions_of_a_data_source_have_no_buckets(spark: SparkSession, db: Database) -> None:
     table = db.create_table("t", "id BIGINT", partition_by="bucket[4](id)")
     append(table, spark.range(100))
-    assert (table.count(), None in table.files()["partition"].to_pylist()) == (100, False)
-    with pytest.raises(InputError, match="bucket"):
-        overwrite(table, spark.range(3), by_partition=True)
+    write = spark.range(3).write.format("dolmen").mode("overwrite").options(table="t", force="true")
+    with pytest.raises(InputError, match="bucket"), raising_dolmen_errors():
+        write.option("partitionOverwriteMode", "dynamic").save(db.url)
     with pytest.raises(InputError, match="partition_by"):
         overwrite(db.create_table("plain", "id BIGINT"), spark.range(3), by_partition=True)
     assert table.count() == 100

@@ -375,7 +375,7 @@ class _Native:
             return frame.select("*", *metadata_columns) if metadata_columns else frame
         # Columns that were found by id get their names and the marks of their origin.
         columns = [
-            F.col(stored.name).alias(field.name, metadata=field.metadata)
+            _whole_column(stored).alias(field.name, metadata=field.metadata)
             for stored, field in zip(schema.fields, marked_schema.fields, strict=False)
         ]
         return frame.select(*columns, *(F.col(name) for name in schema.names[len(columns) :]), *metadata_columns)
@@ -405,6 +405,12 @@ def _commit_ts(values: FileValues) -> str:
     timestamps = [file.file.row_ts for file in values.files]
     sql = values.sql(timestamps, "bigint")
     return f"coalesce({sql}, {COMMIT_TS})" if None in timestamps else sql
+
+
+def _whole_column(stored: s.StructField) -> Column:
+    """A column that is found by its id, in a form of which Spark reads all fields: it loses the id of a part of it."""
+    is_nested = isinstance(stored.dataType, (s.StructType, s.ArrayType, s.MapType))
+    return F.expr(f"element_at(array({stored.name}), 1)") if is_nested else F.col(stored.name)
 
 
 def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import types as s
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
@@ -56,6 +56,9 @@ from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.store import open_store
 from dolmen.store.cache import DiskCache, ObjectCache
 from dolmen.transactions.snapshot import PinnedTable, manifest_at
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # Spark 4.0 has none
 
 PARTITION_BYTES = 128 * MIB  # the most bytes of files that are read together; a larger file is read by itself
 FILE_BYTES = MIB  # the cost of opening a file, in bytes read, so that one task does not get many small files
@@ -202,7 +205,7 @@ class _PushedFilterReader(ConditionReader[Any]):
         return ("not", [node.child]) if type(node).__name__ == "Not" else None
 
     def atom(self, node: Any) -> Predicate:
-        if not isinstance(node, Filter):
+        if not hasattr(node, "attribute"):
             raise UnsupportedConditionError
         field = find_column([Name(part, quoted=True) for part in node.attribute], self._schema)
         match type(node).__name__:

@@ -45,7 +45,8 @@ from dolmen.spark.sessions import check_table
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
-from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in, partitions_to_replace, predicate_of_files
+from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
+from dolmen.spark.write.replaced_partitions import partitions_to_replace, predicate_of_files
 from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore

@@ -37,12 +37,15 @@ from dolmen.spark.sql.jvm_objects import (
     called_by_spark,
     gateway_of,
     interfaces,
+    java_class,
     python_object,
+    v2_columns,
 )
 from dolmen.spark.sql.table_relations import CONNECTOR, TableMethods, TableRelation, ensure_rule
 from dolmen.spark.tasks import Py4JJavaError
 from dolmen.spark.write.from_frame import UnchangedSince, append, overwrite, write_frame
 from dolmen.spark.write.write_tasks import DigestMode
+from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Exist, Transaction, replay, unit_of
@@ -97,9 +100,15 @@ class CatalogTable(TableRelation):
         return _WriteBuilder(self.spark, partial(_write, self._newest, _RowOptions.of(info.options())))
 
     @called_by_spark
-    def truncateTable(self) -> bool:  # noqa: N802
+    def truncateTable(self, options: Any = None) -> bool:  # noqa: N802
         self._newest().delete("TRUE")
         return True
+
+    def supportedCustomMetrics(self) -> JavaObject:  # noqa: N802
+        return array(self.spark, f"{CONNECTOR}.metric.CustomMetric")
+
+    def reportDriverMetrics(self) -> JavaObject:  # noqa: N802
+        return array(self.spark, f"{CONNECTOR}.metric.CustomTaskMetric")
 
     def _newest(self) -> Table:
         if self._is_older:
@@ -132,11 +141,14 @@ def _write(find_table: Callable[[], Table], options: _RowOptions, frame: DataFra
             raise InputError("replaceWhere says which rows an overwrite replaces, and this is an append")
         append(find_table(), frame, request=options.request)
         return
+    table = find_table()
     by_partition = mode == "partitions" or (mode == "all" and text is None and options.is_dynamic)
+    # A table without partitions is one partition, as Spark has it.
+    by_partition = by_partition and bool(partition_terms(table.settings()))
     where = builder.where if text is None else text
     assert (mode == "some") == (builder.where is not None), "the rule of the optimizer has not run"
     checks = text is not None
-    overwrite(find_table(), frame, where=where, by_partition=by_partition, check=checks, request=options.request)
+    overwrite(table, frame, where=where, by_partition=by_partition, check=checks, request=options.request)
 
 
 def _transform(spark: SparkSession, term: PartitionTerm) -> JavaObject:
@@ -314,7 +326,14 @@ class Catalog(JavaObjectMethods):
         return array(self.spark, "java.lang.String")
 
     def capabilities(self) -> JavaObject:
+        found, kind = self.spark._jvm.java.util.HashSet(), f"{CONNECTOR}.catalog.TableCatalogCapability"
+        found.add(java_class(self.spark, kind).valueOf("SUPPORT_COLUMN_DEFAULT_VALUE"))
+        return found
+
+    def tableStateOptionKeys(self) -> JavaObject:  # noqa: N802 - of Spark 4.3, as the next
         return self.spark._jvm.java.util.HashSet()
+
+    changelogStateOptionKeys = tableStateOptionKeys  # noqa: N815
 
     def useNullableQuerySchema(self) -> bool:  # noqa: N802
         return True
@@ -335,8 +354,14 @@ class Catalog(JavaObjectMethods):
         return array(self.spark, f"{CONNECTOR}.catalog.TableSummary", found)
 
     @called_by_spark
-    def loadTable(self, identifier: Any, at: Any = None) -> CatalogTable:  # noqa: N802
+    def loadTable(self, identifier: Any, at: Any = None, options: Any = None) -> CatalogTable:  # noqa: N802
         """The newest version, or one by its number, tag or time in microseconds; ``at`` may be the rights to write."""
+        if options is not None:  # Spark 4.3 gives both in a TableContext
+            travel, rights = at.timeTravel(), at.writePrivileges()
+            at = None if rights.isEmpty() else rights
+            if travel.isPresent():
+                found = travel.get()
+                at = found.version() if kind_of_node(found) == "AsOfVersion" else found.micros()
         name, is_older = self._table_name(identifier), isinstance(at, (str, int))
         try:
             if isinstance(at, str):
@@ -352,6 +377,15 @@ class Catalog(JavaObjectMethods):
         except TableNotFoundError as error:
             missing = self.spark._jvm.org.apache.spark.sql.catalyst.analysis.NoSuchTableException(identifier)
             raise Py4JJavaError(str(error), missing) from error
+
+    @called_by_spark
+    def loadChangelog(self, identifier: Any, *how: Any) -> None:  # noqa: N802
+        raise InputError(f"{self._name}.{self._table_name(identifier)}: the function table_changes reads its changes")
+
+    @called_by_spark
+    def createTableLike(self, identifier: Any, *how: Any) -> None:  # noqa: N802
+        name = f"{self._name}.{self._table_name(identifier)}"
+        raise InputError(f"{name}: CREATE TABLE ... AS SELECT ... LIMIT 0 makes a table with the columns of another")
 
     def invalidateTable(self, identifier: Any) -> None:  # noqa: N802
         """Nothing is kept."""
@@ -385,16 +419,27 @@ class Catalog(JavaObjectMethods):
             how = info.columns(), info.partitions(), info.properties()
         columns, partitions, properties = how
         if not isinstance(columns, Sequence):  # a StructType, of older versions of Spark
-            columns = self.spark._jvm.org.apache.spark.sql.connector.catalog.CatalogV2Util.structTypeToV2Columns(
-                columns
+            columns = v2_columns(self.spark, columns)
+        if "location" in properties:
+            raise InputError(
+                "LOCATION, or the option path: the tables of a database are where it is; adopt() takes files"
             )
-        partition_by = ", ".join(each.toString().replace("`", '"') for each in partitions) or None
+        terms = [each for each in partitions if each.name() != "cluster_by"]
+        partition_by = ", ".join(each.toString().replace("`", '"') for each in terms) or None
         name, schema = self._table_name(identifier), worker_schema(_struct(columns))
         settings = {
             key: properties[key] for key in properties if key not in _RESERVED and not key.startswith("option.")
         }
+        for each in partitions:
+            if each not in terms:
+                settings["cluster_by"] = _cluster_by(each.references())
         key, sort_key = (settings.pop(each, "") for each in _OWN)
         comments = {column.name(): column.comment() for column in columns if column.comment()}
+        defaults = {
+            column.name(): _default_value(self.spark, column.defaultValue().getSql(), column.dataType())
+            for column in columns
+            if column.defaultValue() is not None
+        }
 
         def create(transaction: Transaction) -> None:
             primary_key = [part.strip() for part in key.split(",")] if key else None
@@ -403,6 +448,8 @@ class Catalog(JavaObjectMethods):
             table = transaction.create_table(name, *own, partition_by=partition_by, exist=exist)
             for column, text in comments.items():
                 table.comment(column, text)
+            for column, value in defaults.items():
+                table.set_default(column, value)
 
         return _NewTable(self, name, columns, create)
 
@@ -413,7 +460,7 @@ class Catalog(JavaObjectMethods):
         def alter(transaction: Transaction) -> None:
             table = transaction.table(self._table_name(identifier))
             for change in changes:
-                _CHANGES.get(change.getClass().getSimpleName(), _refuse)(table, change)
+                _CHANGES.get(change.getClass().getSimpleName(), _refuse)(self.spark, table, change)
 
         replay(context_of(self.database), alter, "alter")
         return self.loadTable(identifier)
@@ -488,7 +535,8 @@ class Catalog(JavaObjectMethods):
     def _append_data(self, relation: Any, rows: Any, write: Any) -> JavaObject:
         jvm = self.spark._jvm
         options, query = jvm.PythonUtils.toScalaMap({}), jvm.scala.Option.apply(rows)
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.AppendData(relation, rows, options, False, write, query)
+        flags = [False] * (2 if self.spark.version >= "4.3" else 1)  # by name, and with new columns
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.AppendData(relation, rows, options, *flags, write, query)
 
     def _table_name(self, identifier: Any) -> str:
         """The table's name, in lower case as all are. The jar lists tables in a schema with the catalog's name."""
@@ -506,6 +554,10 @@ def _struct(columns: Sequence[Any]) -> s.StructType:
     return s.StructType.fromJson({"type": "struct", "fields": fields})
 
 
+def _cluster_by(columns: Any) -> str:
+    return ", ".join(quote(".".join(each.fieldNames())).replace("`", '"') for each in columns)
+
+
 def _path(change: Any) -> str:
     return ".".join(change.fieldNames())
 
@@ -517,37 +569,68 @@ def _type(kind: Any) -> pa.DataType:
     return worker_schema(made).field(0).type
 
 
-def _add(table: TransactionTable, change: Any) -> None:
-    if change.defaultValue() is not None or change.position() is not None:
-        raise InputError(f"column {_path(change)}: add it at the end, without a default; table.add_column takes one")
-    table.add_column(_path(change), _type(change.dataType()), nullable=change.isNullable())
+def _add(spark: SparkSession, table: TransactionTable, change: Any) -> None:
+    name, kind, default = _path(change), _type(change.dataType()), change.defaultValue()
+    value = None if default is None else _default_value(spark, default.getSql(), change.dataType())
+    table.add_column(name, kind, value, nullable=change.isNullable())
     if change.comment():
-        table.comment(_path(change), change.comment())
+        table.comment(name, change.comment())
+    if change.position() is not None:
+        _move(spark, table, change)
 
 
-def _drop(table: TransactionTable, change: Any) -> None:
+def _default_value(spark: SparkSession, sql: str, kind: Any) -> Any:
+    """The value of a DEFAULT, which Spark evaluates once; the present time is a function."""
+    if sql.lower() in ("current_timestamp()", "current_timestamp", "now()"):
+        return Expression("now()")
+    return spark.sql(f"SELECT CAST(({sql}) AS {kind.sql()})").toArrow()[0][0].as_py()
+
+
+def _set_default(spark: SparkSession, table: TransactionTable, change: Any) -> None:
+    sql, kind = change.newDefaultValue(), spark_type(table.schema.field(_path(change)).type)
+    java_kind = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
+    table.set_default(_path(change), _default_value(spark, sql, java_kind) if sql else None)
+
+
+def _move(spark: SparkSession, table: TransactionTable, change: Any) -> None:
+    """Puts a column first, or after another one."""
+    name, position = _path(change), change.position()
+    others = [each for each in table.columns if each != name]
+    if len(change.fieldNames()) > 1 or name not in table.columns:
+        raise InputError(f"column {name}: fields of a struct can't be moved")
+    is_after = kind_of_node(position) == "After"
+    if is_after and position.column() not in others:
+        raise InputError(f"AFTER {position.column()}: table {table.name!r} has no other column of this name")
+    place = others.index(position.column()) + 1 if is_after else 0
+    table.reorder([*others[:place], name, *others[place:]])
+
+
+def _drop(spark: SparkSession, table: TransactionTable, change: Any) -> None:
     if not (change.ifExists() and change.fieldNames()[0] not in table.columns):
         table.drop_column(_path(change))
 
 
-def _set_nullability(table: TransactionTable, change: Any) -> None:
+def _set_nullability(spark: SparkSession, table: TransactionTable, change: Any) -> None:
     (table.make_nullable if change.nullable() else table.set_not_null)(_path(change))
 
 
-def _refuse(table: TransactionTable, change: Any) -> None:
+def _refuse(spark: SparkSession, table: TransactionTable, change: Any) -> None:
     kind = change.getClass().getSimpleName()
     raise InputError(f"{table.name}: {kind} is not a change that this catalog makes: docs/spark-catalog.md lists them")
 
 
-_CHANGES: Mapping[str, Callable[[TransactionTable, Any], None]] = {
+_CHANGES: Mapping[str, Callable[[SparkSession, TransactionTable, Any], None]] = {
     "AddColumn": _add,
     "DeleteColumn": _drop,
-    "RenameColumn": lambda table, change: table.rename_column(_path(change), change.newName()),
-    "UpdateColumnType": lambda table, change: table.widen_column(_path(change), _type(change.newDataType())),
+    "RenameColumn": lambda _, table, change: table.rename_column(_path(change), change.newName()),
+    "UpdateColumnType": lambda _, table, change: table.widen_column(_path(change), _type(change.newDataType())),
     "UpdateColumnNullability": _set_nullability,
-    "UpdateColumnComment": lambda table, change: table.comment(_path(change), change.newComment()),
-    "SetProperty": lambda table, change: table.set(**{change.property(): change.value()}),
-    "RemoveProperty": lambda table, change: table.set(**{change.property(): None}),
+    "UpdateColumnPosition": _move,
+    "UpdateColumnDefaultValue": _set_default,
+    "ClusterBy": lambda _, table, change: table.set(cluster_by=_cluster_by(change.clusteringColumns()) or None),
+    "UpdateColumnComment": lambda _, table, change: table.comment(_path(change), change.newComment()),
+    "SetProperty": lambda _, table, change: table.set(**{change.property(): change.value()}),
+    "RemoveProperty": lambda _, table, change: table.set(**{change.property(): None}),
 }
 """The changes of ALTER TABLE, by the names of Spark's classes."""
 
@@ -560,8 +643,12 @@ def _catalogs(spark: SparkSession) -> Any:
 
 
 def install(spark: SparkSession, database: Database, name: str) -> Catalog:
-    """Makes a database a catalog of a session. Raises InputError: the session has a catalog of this name."""
-    if name.lower() in ("spark_catalog", "system", "session") or spark.conf.get(f"spark.sql.catalog.{name}", None):
+    """Makes a database a catalog of a session. Raises InputError: the session has a catalog of this name.
+
+    It may be the one of the jar, which a Python driver does not use.
+    """
+    setting = spark.conf.get(f"spark.sql.catalog.{name}", None)
+    if name.lower() in ("spark_catalog", "system", "session") or setting not in (None, "dolmen.spark.DolmenCatalog"):
         raise InputError(f"catalog={name!r}: the session has a catalog of this name: take another one")
     gateway_of(spark)
     ensure_rule(spark)

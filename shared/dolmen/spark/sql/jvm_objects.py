@@ -8,7 +8,7 @@ Janino compiles it, with which Spark compiles its own queries. So no jar is need
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import reduce, wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -53,13 +53,45 @@ public final class ReadTables extends org.apache.spark.sql.catalyst.rules.Rule {
     public Replacement(java.util.function.Function read) { this.read = read; }
 
     public boolean isDefinedAt(Object node) {
+      return isScan(node) || CONDITIONS && node instanceof org.apache.spark.sql.catalyst.plans.logical.Filter
+        && isScan(((org.apache.spark.sql.catalyst.plans.logical.Filter) node).child());
+    }
+
+    static boolean isScan(Object node) {
       return node instanceof org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation
         && ((org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation) node)
           .scan().description().startsWith("PREFIX");
     }
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
-      return this.isDefinedAt(node) ? this.read.apply(node) : otherwise.apply(node);
+      if (!this.isDefinedAt(node)) return otherwise.apply(node);
+      org.apache.spark.sql.catalyst.plans.logical.LogicalPlan rows =
+        (org.apache.spark.sql.catalyst.plans.logical.LogicalPlan) this.read.apply(node);
+      if (isScan(node)) return withColumns(rows, (org.apache.spark.sql.catalyst.plans.logical.LogicalPlan) node);
+      org.apache.spark.sql.catalyst.plans.logical.Filter filter =
+        (org.apache.spark.sql.catalyst.plans.logical.Filter) node;
+      return new org.apache.spark.sql.catalyst.plans.logical.Filter(
+        filter.condition(), withColumns(rows, filter.child()));
+    }
+
+    // The rows with the columns of the scan. A plan must not lose that some are never NULL, as it does in the reader.
+    static org.apache.spark.sql.catalyst.plans.logical.LogicalPlan withColumns(
+        org.apache.spark.sql.catalyst.plans.logical.LogicalPlan rows,
+        org.apache.spark.sql.catalyst.plans.logical.LogicalPlan scan) {
+      java.util.ArrayList columns = new java.util.ArrayList();
+      scala.collection.Iterator inner = rows.output().iterator(), outer = scan.output().iterator();
+      while (outer.hasNext()) {
+        org.apache.spark.sql.catalyst.expressions.Attribute to =
+          (org.apache.spark.sql.catalyst.expressions.Attribute) outer.next();
+        org.apache.spark.sql.catalyst.expressions.Expression value =
+          (org.apache.spark.sql.catalyst.expressions.Expression) inner.next();
+        if (!to.nullable()) value = new org.apache.spark.sql.catalyst.expressions.KnownNotNull(value);
+        columns.add(new org.apache.spark.sql.catalyst.expressions.Alias(
+          value, to.name(), to.exprId(), to.qualifier(), scala.Option.apply(to.metadata()),
+          org.apache.spark.api.python.PythonUtils.toSeq(new java.util.ArrayList())));
+      }
+      return new org.apache.spark.sql.catalyst.plans.logical.Project(
+        org.apache.spark.api.python.PythonUtils.toSeq(columns), rows);
     }
   }
 }
@@ -113,22 +145,35 @@ def gateway_of(spark: SparkSession) -> Any:
 def array(spark: SparkSession, kind: str, values: Iterable[Any] = ()) -> JavaObject:
     """A Java array of the objects of a class."""
     found = list(values)
-    made = gateway_of(spark).new_array(_class(spark, kind), len(found))
+    made = gateway_of(spark).new_array(java_class(spark, kind), len(found))
     for index, value in enumerate(found):
         made[index] = value
     return made
 
 
-def _class(spark: SparkSession, name: str) -> Any:
-    found = spark._jvm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+def java_class(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM by its full name. py4j asks for each part of it, so it is kept."""
+    return kept(spark, name, lambda: reduce(getattr, name.split("."), spark._jvm))
+
+
+def kept(spark: SparkSession, name: str, make: Callable[[], Any]) -> Any:
+    """An object of the JVM that never changes, which is made once."""
+    objects = vars(spark.sparkContext._gateway).setdefault("_dolmen_objects", {})
+    if name not in objects:
+        objects[name] = make()
+    return objects[name]
 
 
 def seq(spark: SparkSession, values: Sequence[Any]) -> JavaObject:
     """A sequence of Scala's."""
     return spark._jvm.PythonUtils.toSeq(list(values))
+
+
+def v2_columns(spark: SparkSession, struct: Any) -> JavaObject:
+    """The columns of a StructType of the JVM's as those of a catalog's table."""
+    util = java_class(spark, "org.apache.spark.sql.connector.catalog.CatalogV2Util")
+    # Spark 4.3 asks whether defaults in the metadata count.
+    return util.structTypeToV2Columns(struct, *((True,) if spark.version >= "4.3" else ()))
 
 
 def throwing(spark: SparkSession, error: Exception) -> Py4JJavaError:
@@ -186,13 +231,18 @@ def add_table_function(spark: SparkSession, name: str, make: Callable[[Any], Any
 
 
 def add_rule(spark: SparkSession, prefix: str, read: Callable[[Any], Any], change: Callable[[Any], Any]) -> None:
-    """Makes a session's optimizer put ``read(scan)`` in the place of each scan whose description begins so, and
-    ``change(plan)`` in the place of each plan that deletes, updates, merges or overwrites rows."""
+    """Makes a session's optimizer put ``read(scan)``, a plan with the same columns, in the place of each scan whose
+    description begins so, and
+    ``change(plan)`` in the place of each plan that deletes, updates, merges or overwrites rows.
+
+    On Spark 4.0, which asks no scan of ours for conditions, ``read`` also gets a filter above a scan.
+    """
     gateway_of(spark)
     jvm = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(_RULE.replace("PREFIX", prefix))
+    conditions = "true" if spark.version < "4.1" else "false"
+    compiler.cook(_RULE.replace("PREFIX", prefix).replace("CONDITIONS", conditions))
     made = compiler.getClassLoader().loadClass("dolmen.ReadTables").getConstructors()[0]
     arguments = jvm.java.util.ArrayList()  # an array of py4j takes no object of Python
     arguments.add(_Function(read))

@@ -40,6 +40,7 @@ _NO_ALIAS = {
     "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SET",
     "SORT", "TABLESAMPLE", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW",
 }  # fmt: skip
+_BEFORE_TABLE = ("FROM", "INTO", "JOIN", "OVERWRITE", "TABLE", "UPDATE", "USING")
 
 
 def sql(
@@ -76,7 +77,7 @@ def sql(
     catalogs = [each for each in attached.all if isinstance(each, CatalogAttachment)]
     if catalogs and text.split(maxsplit=1)[:1] in (["CALL"], ["call"]):
         return session.sql(text, args) if args else session.sql(text)
-    with_views = _with_views(text, catalogs, case_sensitive=case_sensitive) if catalogs else text
+    with_views = _with_views(session, text, catalogs, case_sensitive=case_sensitive) if catalogs else text
     kind, target = kind_of(with_views)
     run = _Run(session, attached, text if kind == "QUERY" else with_views, args, request, case_sensitive)
     if kind == "QUERY":
@@ -198,16 +199,33 @@ class _Run:
         return content_digest("sql", self._text, values)
 
 
-def _with_views(sql: str, catalogs: Sequence[CatalogAttachment], *, case_sensitive: bool) -> str:
-    """The text of a change with views in place of tables of catalogs: ``dolmen.events`` becomes a view's name."""
+def _with_views(spark: SparkSession, sql: str, catalogs: Sequence[CatalogAttachment], *, case_sensitive: bool) -> str:
+    """The text of a change with views in place of tables of catalogs: ``dolmen.events`` becomes a view's name.
+
+    So does ``events`` after ``USE dolmen``, where a table's name is expected.
+    """
     tokens, replaced = tokenize(sql, SPARK), list[tuple[int, int, str]]()
     by_name = {each.catalog if case_sensitive else each.catalog.lower(): each for each in catalogs}
-    for index, token in enumerate(tokens[:-2]):
+    in_use = "" if is_remote(spark) else str(spark.catalog.currentCatalog())
+    current = by_name.get(in_use if case_sensitive else in_use.lower())
+    for index, token in enumerate(tokens):
         name = (token.name or "") if case_sensitive else (token.name or "").lower()
-        table, before = tokens[index + 2], tokens[index - 1].text if index else ""
-        if name not in by_name or before == "." or tokens[index + 1].text != "." or table.name is None:
+        before = tokens[index - 1].text if index else ""
+        if before == ".":
             continue
-        attachment, following = by_name[name], tokens[index + 3] if index + 3 < len(tokens) else None
+        if (
+            name in by_name
+            and [each.text for each in tokens[index + 1 : index + 2]] == ["."]
+            and index + 2 < len(tokens)
+        ):
+            attachment, table, end = by_name[name], tokens[index + 2], index + 3
+        elif current is not None and _names_table(spark, current, tokens, index):
+            attachment, table, end = current, token, index + 1
+        else:
+            continue
+        if table.name is None:
+            continue
+        following = tokens[end] if end < len(tokens) else None
         if not attachment.has_views:
             attachment.has_views = True
             attachment.refresh()
@@ -222,6 +240,19 @@ def _with_views(sql: str, catalogs: Sequence[CatalogAttachment], *, case_sensiti
             text = quote(attachment.view(table.name.lower())) + alias
         replaced.append((token.start, table.end, text))
     return replace_spans(sql, replaced)
+
+
+def _names_table(spark: SparkSession, current: CatalogAttachment, tokens: Sequence[Token], index: int) -> bool:
+    """Whether a token is the name of a table of the current catalog, without the catalog's own."""
+    name, before = tokens[index].name, [each.upper for each in tokens[max(0, index - 2) : index]]
+    if name is None or before[-1:] not in [[word] for word in _BEFORE_TABLE] or before == ["DISTINCT", "FROM"]:
+        return False
+    if index + 1 < len(tokens) and tokens[index + 1].text in (".", "("):
+        return False
+    if _find_cte(tokens, name) is not None:
+        return False
+    is_view = spark._jsparkSession.sessionState().catalog().getTempView(name).isDefined()
+    return not is_view and name.lower() in current.database.tables()
 
 
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
@@ -325,10 +356,17 @@ def _go_past_time(reader: SqlReader) -> None:
 
 def _check_no_cte(sql: str, tokens: list[Token], name: str) -> None:
     """Raises InputError if a WITH may give this name to one of its queries."""
+    if found := _find_cte(tokens, name):
+        raise InputError(f"{short_repr(sql[found.start :])}: WITH takes the name of a table; take another one")
+
+
+def _find_cte(tokens: Sequence[Token], name: str) -> Token | None:
+    """The place where a WITH may give this name to one of its queries."""
     for token, second, third in zip(tokens, tokens[1:], tokens[2:], strict=False):
         is_same = token.name is not None and token.name.lower() == name.lower()
         if is_same and second.upper == "AS" and third.text == "(":
-            raise InputError(f"{short_repr(sql[token.start :])}: WITH takes the name of a table; take another one")
+            return token
+    return None
 
 
 Catalog.run_statement = staticmethod(sql)

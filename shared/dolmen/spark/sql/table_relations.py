@@ -19,7 +19,7 @@ from dolmen.format.schema import Field
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.frame_types import Origin, items, quote, spark_schema
+from dolmen.spark.frame_types import Origin, items, spark_schema
 from dolmen.spark.read.native_parquet import warn_once
 from dolmen.spark.sessions import is_remote
 from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
@@ -29,8 +29,11 @@ from dolmen.spark.sql.jvm_objects import (
     array,
     called_by_spark,
     interfaces,
+    java_class,
+    kept,
     python_object,
     seq,
+    v2_columns,
 )
 from dolmen.spark.tasks import Py4JError
 from dolmen.transactions.reading import ReadableTable
@@ -69,9 +72,12 @@ class TableMethods(JavaObjectMethods):
         return array(self.spark, f"{CONNECTOR}.catalog.constraints.Constraint")
 
     def capabilities(self) -> JavaObject:
+        return kept(self.spark, f"{self._abilities}", self._java_abilities)
+
+    def _java_abilities(self) -> JavaObject:
         found = self.spark._jvm.java.util.HashSet()
         for name in self._abilities:
-            found.add(self.spark._jvm.org.apache.spark.sql.connector.catalog.TableCapability.valueOf(name))
+            found.add(java_class(self.spark, f"{CONNECTOR}.catalog.TableCapability").valueOf(name))
         return found
 
 
@@ -91,6 +97,7 @@ class TableRelation(TableMethods):
         self.spark, self.table, self.entry, self._follows = spark, table, plan.entry, follows
         self.origin = Origin(plan.entry.uuid, plan.version)
         self._schema = self.origin.mark(spark_schema(plan.output))
+        self._java_schema: JavaObject | None = None
         self._by_name = {field.name: field for field in plan.output}
         super().__init__(table.name)
         self._hash = hash(self.origin) & 0x7FFFFFFF
@@ -105,10 +112,13 @@ class TableRelation(TableMethods):
         return self.entry.uuid
 
     def schema(self) -> JavaObject:
-        return self.spark._jvm.org.apache.spark.sql.types.DataType.fromJson(self._schema.json())
+        if self._java_schema is None:
+            kind = java_class(self.spark, "org.apache.spark.sql.types.DataType")
+            self._java_schema = kind.fromJson(self._schema.json())
+        return self._java_schema
 
     def columns(self) -> JavaObject:
-        return self.spark._jvm.org.apache.spark.sql.connector.catalog.CatalogV2Util.structTypeToV2Columns(self.schema())
+        return v2_columns(self.spark, self.schema())
 
     def newScanBuilder(self, options: Any) -> _ScanBuilder:  # noqa: N802
         return _ScanBuilder(self.spark, self._table_to_read(), self.schema(), self._by_name)
@@ -164,7 +174,7 @@ class _ScanBuilder(JavaObjectMethods):
 
     def build(self) -> _Scan:
         where = bind.conjunction(self._predicates) if self._predicates else None
-        return _Scan(self.spark, self._table, self._schema, where)
+        return _Scan(self.spark, self._table, self._schema, where, self._fields)
 
 
 class _Scan(JavaObjectMethods):
@@ -172,9 +182,17 @@ class _Scan(JavaObjectMethods):
 
     Java = interfaces(f"{CONNECTOR}.read.Scan")
 
-    def __init__(self, spark: SparkSession, table: ReadableTable, schema: Any, where: Predicate | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: ReadableTable,
+        schema: Any,
+        where: Predicate | None,
+        fields: Mapping[str, Field],
+    ) -> None:
         super().__init__(f"{_PREFIX}{next(_numbers)}")
         self.spark, self._table, self._read_schema, self._where = spark, table, schema, where
+        self._fields = fields
 
     def description(self) -> str:
         return self._name
@@ -182,26 +200,21 @@ class _Scan(JavaObjectMethods):
     def readSchema(self) -> JavaObject:  # noqa: N802
         return self._read_schema
 
+    def filter(self, condition: Any) -> None:
+        """Takes the condition of a filter above the scan, which stays there: it chooses files alone."""
+        self._where = read_pushed(condition, self._fields).predicate
+
     @called_by_spark
-    def reading_plan(self, node: Any) -> JavaObject:
-        """The plan that reads the rows, with the columns of the scan's node."""
-        jvm, outer = self.spark._jvm, items(node.output())
-        names = [column.name() for column in outer]
+    def reading_plan(self) -> JavaObject:
+        """The plan that reads the rows, with the columns of the scan."""
+        names = list(self._read_schema.fieldNames())
         rows = None if names else _row_count(self._table, self._where)
         if rows is None:
-            frame = self._table.to_spark(names or None, self._where, spark=self.spark).select(*map(quote, names))
+            frame = self._table.to_spark(names or None, self._where, spark=self.spark)
+            frame = frame if names else frame.select()
         else:
             frame = self.spark.range(rows).select()
-        plan = frame._jdf.queryExecution().optimizedPlan()
-        option, nothing = jvm.scala.Option, seq(self.spark, [])
-        expressions = jvm.org.apache.spark.sql.catalyst.expressions
-        columns = []
-        for inner, to in zip(items(plan.output()), outer, strict=True):
-            # Spark's reader allows NULL everywhere; a plan must not lose what was known.
-            value = inner if to.nullable() else expressions.KnownNotNull(inner)
-            metadata = option.apply(to.metadata())
-            columns.append(expressions.Alias(value, to.name(), to.exprId(), to.qualifier(), metadata, nothing))
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(seq(self.spark, columns), plan)
+        return frame._jdf.queryExecution().optimizedPlan()
 
 
 def _row_count(table: ReadableTable, where: Predicate | None) -> int | None:
@@ -212,7 +225,11 @@ def _row_count(table: ReadableTable, where: Predicate | None) -> int | None:
 
 
 def _reading_plan(node: Any) -> JavaObject:
-    return python_object(node.scan()).reading_plan(node)
+    if kind_of_node(node) == "DataSourceV2ScanRelation":
+        return python_object(node.scan()).reading_plan()
+    scan = python_object(node.child().scan())
+    scan.filter(node.condition())
+    return scan.reading_plan()
 
 
 def _change(plan: Any) -> JavaObject:

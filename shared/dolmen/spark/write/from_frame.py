@@ -8,7 +8,7 @@ and removes those of a dead job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -22,10 +22,8 @@ from dolmen.commit.draft import Statement
 from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
-from dolmen.entries.partitions import PartitionSpec
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.delete_object import check_not_null
-from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Predicate
@@ -43,6 +41,12 @@ from dolmen.spark.write.frame_columns import (
     key_columns,
     match_names,
     uncollated_column,
+)
+from dolmen.spark.write.replaced_partitions import (
+    delete_partitions,
+    has_buckets,
+    partitions_of_files,
+    partitions_to_replace,
 )
 from dolmen.spark.write.write_tasks import (
     DigestMode,
@@ -118,7 +122,8 @@ def overwrite(
 
     Args:
         where: replace only rows for which it is TRUE; they are not read.
-        by_partition: replace only the partitions of which the DataFrame has rows; they are not read.
+        by_partition: replace only the partitions of which the DataFrame has rows; they are not read, unless one of
+            the terms is ``bucket``.
         check: refuse rows for which ``where`` is not TRUE.
         since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
         force: also replace rows that others have added since.
@@ -181,30 +186,20 @@ def _overwrite_some(
         if predicate is None:
             if not written.files:
                 return None, content
-            predicate = predicate_of_files(partitions_to_replace(table.name, entry), written.files)
+            spec = partitions_to_replace(table.name, entry)
+            partitions = partitions_of_files(spec, written.files)
+            if has_buckets(spec):
+                if deletion := delete_partitions(unit, table.name, entry, spec, partitions, request, unchanged.force):
+                    unit.add(deletion)
+                files, schema = tuple(written.files), entry.schema
+                return Write(table.name, entry.uuid, files, (), request, schema=schema, is_overwrite=True), content
+            predicate = spec.predicate(partitions)
         if not unchanged.force:
             unit.depend_on_rows(table.name, predicate)
         write = TableChange(unit, table.name, request, entry).delete_rows(predicate, None)
         return replace(write, files=tuple(written.files), is_overwrite=True), content
 
     return _commit(table, "overwrite", request, statement, DigestMode.of(request))
-
-
-def partitions_to_replace(name: str, entry: TableEntry) -> PartitionSpec:
-    """The table's partitions. Raises InputError: it has none."""
-    spec = PartitionSpec.of(entry)
-    if spec is None:
-        raise InputError(
-            f"table {name!r} has no partitions to replace: set its partition_by, or name the rows that are replaced "
-            "(where=, replaceWhere)"
-        )
-    return spec
-
-
-def predicate_of_files(spec: PartitionSpec, files: Iterable[DataFile]) -> Predicate:
-    """TRUE for the rows of the partitions of files that a task has divided. Raises InputError."""
-    partitions = {spec.of_file(file): None for file in files}
-    return spec.predicate([each for each in partitions if each is not None])
 
 
 def upsert(

@@ -2,6 +2,7 @@ package dolmen.spark;
 
 import java.util.Arrays;
 import java.util.Map;
+import java.util.Set;
 
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
@@ -15,6 +16,7 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -36,6 +38,10 @@ public final class DolmenCatalog implements StagingTableCatalog, ProcedureCatalo
       throw new IllegalArgumentException("catalog " + name + ": say where its database is: set spark.sql.catalog."
         + name + ".url to s3://bucket/prefix or to a directory");
     }
+    if (PythonProcess.isBesideDriver()) {
+      throw new IllegalStateException("catalog " + name + ": this driver is a Python program, which needs no jar: call"
+        + " dolmen.spark.attach(spark, dolmen.open(\"" + url + "\"), catalog=\"" + name + "\") before");
+    }
     SparkSession session = SparkSession.active();
     Object catalog = PythonProcess.of(session.sparkContext()).open(session, name, url);
     tables = (StagingTableCatalog) catalog;
@@ -45,6 +51,11 @@ public final class DolmenCatalog implements StagingTableCatalog, ProcedureCatalo
   @Override
   public String name() {
     return tables.name();
+  }
+
+  @Override
+  public Set<TableCatalogCapability> capabilities() {
+    return tables.capabilities();
   }
 
   @Override
@@ -65,7 +76,7 @@ public final class DolmenCatalog implements StagingTableCatalog, ProcedureCatalo
   }
 
   @Override
-  public Table loadTable(Identifier table, java.util.Set<TableWritePrivilege> rights) throws NoSuchTableException {
+  public Table loadTable(Identifier table, Set<TableWritePrivilege> rights) throws NoSuchTableException {
     return tables.loadTable(table, rights);
   }
 
@@ -136,9 +147,14 @@ public final class DolmenCatalog implements StagingTableCatalog, ProcedureCatalo
     return procedures.loadProcedure(procedure);
   }
 
-  @Override
+  /** Spark's interface has it from 4.1 on, and nothing calls it before. */
   public Identifier[] listProcedures(String[] namespace) {
-    return procedures.listProcedures(namespace);
+    try {
+      return (Identifier[]) ProcedureCatalog.class.getMethod("listProcedures", String[].class)
+        .invoke(procedures, (Object) namespace);
+    } catch (ReflectiveOperationException error) {
+      throw new IllegalStateException(name() + ": its procedures can't be listed", error);
+    }
   }
 
   // A database has no schemas; dbt begins with CREATE SCHEMA IF NOT EXISTS lake, where lake is the catalog.
@@ -162,15 +178,24 @@ public final class DolmenCatalog implements StagingTableCatalog, ProcedureCatalo
     return Map.of();
   }
 
+  /** Spark 4.3 writes the name of a namespace that exists into its log, and fails if it is empty. */
+  @Override
+  public boolean namespaceExists(String[] namespace) {
+    return false;
+  }
+
   @Override
   public void createNamespace(String[] namespace, Map<String, String> properties) {
+    if (namespace.length == 0) {
+      return;
+    }
     throw new UnsupportedOperationException(
       name() + "." + String.join(".", namespace) + ": a database has tables and no schemas: " + name() + ".table");
   }
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    createNamespace(namespace, Map.of());
+    throw new UnsupportedOperationException(name() + " is a database, which has no properties of Spark's");
   }
 
   @Override

@@ -8,6 +8,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
 import java.net.InetAddress;
 import java.security.SecureRandom;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -52,6 +53,13 @@ public final class PythonProcess {
       current = new PythonProcess(context);
     }
     return current;
+  }
+
+  /** Whether the driver is a Python program, for which a thread of its JVM waits in one of these classes. */
+  static boolean isBesideDriver() {
+    return Thread.getAllStackTraces().values().stream().flatMap(Arrays::stream).map(StackTraceElement::getClassName)
+      .anyMatch(each -> each.startsWith("org.apache.spark.api.python.PythonGatewayServer")
+        || each.startsWith("org.apache.spark.deploy.PythonRunner"));
   }
 
   private PythonProcess(SparkContext context) {
