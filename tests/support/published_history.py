@@ -450,7 +450,7 @@ def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) 
             except BaseException:
                 print(f"history {number} of seed {given.seed}", flush=True)
                 raise
-            if counts["histories"] % 100 == 0:
+            if counts["histories"] % 20 == 0:
                 print(dict(counts), flush=True)
     used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(f"{dict(counts)}, {used:.0f} s of CPU: no difference", flush=True)
