@@ -266,6 +266,9 @@ class PublishedHistory:
         floats = {field.name for field in flat if pa.types.is_floating(field.type)}
         conditions = [None, *(self.condition(flat) for _ in range(predicates))]
         texts = [None if each is None else sql(each) for each in conditions]
+        folder = found.metadata_location.rpartition("/metadata/")[0]
+        names_for_spark = [field.name for field in self.columns_for_spark(found)]
+        seen_by_spark = spark and spark.begin(spark_iceberg.read_each, folder, names_for_spark, texts, found.version)
         scans = [pinned.scan(names, where=text).to_arrow() for text in texts]
         checks = 0
 
@@ -295,10 +298,8 @@ class PublishedHistory:
             ]
             seen = readers.read_each(reader, found.metadata_location, [conditions[number] for number in asked])
             compare(reader, seen, names, asked)
-        if spark is not None:
-            folder = found.metadata_location.rpartition("/metadata/")[0]
-            names = [field.name for field in self.columns_for_spark(found)]
-            compare("Spark", spark.run(spark_iceberg.read_each, folder, names, texts, found.version), names, every)
+        if seen_by_spark is not None:
+            compare("Spark", seen_by_spark(), names_for_spark, every)
         return checks
 
     def run(
