@@ -11,7 +11,7 @@ import pytest
 import dolmen
 from dolmen.iceberg.publication import IcebergPublication
 from support import spark_iceberg
-from support.iceberg_readers import Condition, IcebergReaders, sql
+from support.iceberg_readers import READERS, Condition, IcebergReaders, sql
 from support.published_history import PREDICATES, run_history
 from support.spark import SparkProcess
 
@@ -83,3 +83,20 @@ def test_spark_is_given_the_filters_of_each_branch(published: IcebergPublication
     filters = ("id = 7", "seen < ", "id > 3, tenant = 't1'", "(id < 2 OR id > 35)", "tenant IS NULL")
     for part, description in zip(filters, found, strict=True):
         assert part in description.replace("IS NOT NULL, ", "").replace("id tenant", "tenant"), description
+
+
+@pytest.mark.slow
+def test_zeros_are_found_whatever_their_sign(
+    tmp_path: Path, readers: IcebergReaders, spark_reader: SparkProcess
+) -> None:
+    table = dolmen.open(tmp_path / "db").create_table("t", "id BIGINT, x DOUBLE, y FLOAT")
+    for id_, zero in enumerate((0.0, -0.0)):
+        table.append([{"id": id_, "x": zero, "y": zero}])
+    found = table.publish_iceberg()
+    folder = found.metadata_location.rpartition("/metadata/")[0]
+    conditions: list[Condition] = [[name, op, 0.0] for name in "xy" for op in ("=", ">=", "<=")]
+    expected = [(number, id_) for number in range(len(conditions)) for id_ in (0, 1)]
+    texts = [sql(each) for each in conditions]
+    seen = [readers.read_each(reader, found.metadata_location, conditions) for reader in READERS]
+    for rows in (*seen, spark_reader.run(spark_iceberg.read_each, folder, ["id"], texts, found.version)):
+        assert sorted(zip(rows["_condition"].to_pylist(), rows["id"].to_pylist(), strict=True)) == expected
