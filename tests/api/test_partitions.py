@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import KIB
-from dolmen.entries.partitions import PartitionSpec
+from dolmen.entries.partitions import NULL_FOLDER, PartitionSpec
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError, UnsupportedFormatError
 from dolmen.format import manifest as manifests
@@ -77,6 +78,15 @@ def test_an_append_writes_a_file_for_each_partition(db: Database) -> None:
     ]
     assert db.sql("FROM dolmen_partitions('t')").to_arrow().equals(table.partitions())
     assert table.to_arrow().sort_by("id").equals(data)
+
+
+def test_each_partition_has_a_name_of_its_own(db: Database) -> None:
+    table = db.create_table("t", SCHEMA, partition_by="tenant")
+    tenants = [None, "__HIVE_DEFAULT_PARTITION__", "%5F_HIVE_DEFAULT_PARTITION__", "", "a/b", "a%2Fb", "A", "a"]
+    table.append([{"id": number, "tenant": tenant} for number, tenant in enumerate(tenants)])
+    names = [name.removeprefix("tenant=") for name in check_files(table) if name]
+    assert len(set(names)) == len(tenants) == table.partitions().num_rows
+    assert {unquote(name) for name in names if name != NULL_FOLDER} == {*tenants} - {None}
 
 
 WRITES: dict[str, Callable[[dolmen.Table], object]] = {
@@ -194,6 +204,36 @@ def test_deleting_a_day_drops_its_files_by_metadata(db: Database, store: Countin
     assert gone
     assert table.partitions().num_rows == 69
     assert table.count() == 69 * 4
+
+
+@pytest.mark.slow
+def test_deleting_one_of_365_days_in_10_000_files_is_two_commits(db: Database, store: CountingStore) -> None:
+    """The fourth PUT of some commits is a segment of entries that have left the manifest, uploaded beside it."""
+    table = db.create_table("t", SCHEMA, partition_by="day", properties={"partition_files": 400})
+    for number in range(28):
+        table.append(rows(days=365, tenants=1, each=1, first=number * 1000))
+    assert table.files().num_rows == 10_220
+
+    def segments() -> int:
+        return len(list(store.list("segment/")))
+
+    fourth = 0
+    for day in range(3, 363, 40):
+        of_day = f"day = DATE '{START + timedelta(days=day)}'"
+        before = segments()
+        store.reset()
+        table.delete(of_day)
+        deleted = store.puts
+        resolved = db.resolve("t")["t"]
+        assert (resolved.read, resolved.bytes_read, resolved.rows, resolved.commits) == (0, 0, 28, 1)
+        moved = segments() - before
+        assert deleted in (3, 3 + moved)
+        assert store.puts == 6 + moved
+        fourth += moved
+        store.reset()
+        assert table.count(of_day) == 0
+        assert store.gets == 1  # the pointer
+    assert fourth <= 5  # of 18 commits
 
 
 def test_replacing_a_day_reads_nothing_and_takes_no_more_than_a_delete(db: Database, store: CountingStore) -> None:

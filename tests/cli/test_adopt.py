@@ -85,8 +85,11 @@ def test_folders_are_columns_of_adopted_and_of_appended_files(cli: Cli, tmp_path
     assert cli("adopt", "u", *files, "--no-hive").code == 0
     for table, more in (("v", ["--create"]), ("t", [])):
         appended = cli("append", table, *sorted((tmp_path / "lake").rglob("*.csv")), "--hive", "day,country", *more)
+        assert "not read" not in appended.err
         assert appended.code == 0, appended.err
         assert cli("scan", table, "--where", "day = '2026-11-01'", "--count").out.split() == [str(1 + (table == "t"))]
-    refused = cli("append", "v", tmp_path / "lake" / "day=2026-11-01" / "country=DE" / "0.csv", "--hive", "day")
+    one = tmp_path / "lake" / "day=2026-11-01" / "country=DE" / "0.csv"
+    assert "not read: --hive country,day reads them" in cli("append", "v", one).err
+    refused = cli("append", "v", one, "--hive", "day")
     assert refused.code == 2
     assert "no column 'country' is read from folders" in refused.err

@@ -89,9 +89,13 @@ def test_folders_that_cannot_be_are_refused_and_leave_nothing(sales: Cli, tmp_pa
         done = sales("scan", "sales", *arguments)
         assert done.code, arguments
         assert part in done.err
-    dolmen.open(str(tmp_path / "db")).table("sales").append([{"n": 5, "country": ""}])
-    done = sales("scan", "sales", "--partition-by", "country", "--output", tmp_path / "a")
-    assert "no folder can be called" in done.err
+    table = dolmen.open(str(tmp_path / "db")).table("sales")
+    for number, (country, reason) in enumerate(
+        [("", "no folder can be called"), ("__HIVE_DEFAULT_PARTITION__", "no folder can be called"), ("x" * 300, "308")]
+    ):
+        table.append([{"n": 100 + number, "country": country}])
+        row = ("--where", f"n = {100 + number}", "--partition-by", "country", "--output", tmp_path / "a")
+        assert reason in sales("scan", "sales", *row).err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "full"]
 
 

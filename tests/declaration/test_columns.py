@@ -97,11 +97,59 @@ def test_a_column_is_dropped_in_the_commit_that_takes_it_out_of_key_and_settings
     assert (db.table("t").schema.names, db.table("t").sort_key) == (["id"], ())
 
 
-def test_a_struct_with_other_fields_is_refused_with_the_calls_that_change_it(db: dolmen.Database) -> None:
+def test_fields_inside_of_columns_are_added_widened_and_dropped_by_metadata(db: dolmen.Database) -> None:
+    apply(db, {**PLAIN, "s": "STRUCT(a INT, q STRUCT(z INT))", "l": "STRUCT(x INT)[]", "m": "MAP(INT, STRUCT(k INT))"})
+    row = {"id": 1, "s": {"a": 1, "q": {"z": 2}}, "l": [{"x": 3}], "m": [(4, {"k": 5})]}
+    db.table("t").append(pa.Table.from_pylist([row], db.table("t").schema))
+    files = db.table("t").files()["path"]
+    other = {
+        **PLAIN,
+        "s": "STRUCT(b VARCHAR, A BIGINT, q STRUCT(z INT, y DATE[]))",
+        "l": "STRUCT(x BIGINT, w INT)[]",
+        "m": "MAP(INT, STRUCT(v INT))",
+    }
+    added = [
+        ("add", "column", "s.b", None, "VARCHAR"),
+        ("change", "column", "s.a", "INTEGER", "BIGINT"),
+        ("add", "column", "s.q.y", None, "DATE[]"),
+        ("change", "column", "l.element.x", "INTEGER", "BIGINT"),
+        ("add", "column", "l.element.w", None, "INTEGER"),
+        ("add", "column", "m.value.v", None, "INTEGER"),
+    ]
+    assert [each.name for each in plan(db, declared(other)).undropped] == ["m.value.k"]
+    assert apply(db, other) == added
+    assert apply(db, other, drop=True) == [("remove", "column", "m.value.k", "INTEGER", None)]
+    assert db.table("t").files()["path"] == files
+    s = {"a": 1, "q": {"z": 2, "y": None}, "b": None}
+    found = {"s": s, "l": [{"x": 3, "w": None}], "m": [(4, {"v": None})]}
+    assert rows(db) == [{"id": 1, "name": None, "n": None, **found}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("STRUCT(a VARCHAR)", "s.a"),
+        ("STRUCT(a INT NOT NULL)", "s.a"),
+        ("STRUCT(a INT, b INT NOT NULL)", "s.b"),
+        ("STRUCT(a DATE)", "s.a"),
+        ("INT", "'s'"),
+        ("STRUCT(a INT)[]", "'s'"),
+    ],
+)
+def test_fields_that_cannot_change_are_named(db: dolmen.Database, kind: str, field: str) -> None:
     apply(db, {**PLAIN, "s": "STRUCT(a INT)"})
-    for other in ("STRUCT(a INT, b INT)", "STRUCT(a BIGINT)"):
-        with pytest.raises(SchemaError, match=r"add_column\('column.field', ...\)"):
-            plan(db, declared({**PLAIN, "s": other}))
+    with pytest.raises(SchemaError, match=field):
+        plan(db, declared({**PLAIN, "s": kind}))
+
+
+def test_a_field_is_not_mistaken_for_a_column_of_its_path(db: dolmen.Database) -> None:
+    apply(db, {**PLAIN, "s": "STRUCT(a INT, x INT)", "s.a": "INT", "s.x": "INT"})
+    for kind in ("STRUCT(a BIGINT, x INT)", "STRUCT(x INT)"):
+        with pytest.raises(SchemaError, match=r"s\.a"):
+            plan(db, declared({**PLAIN, "s": kind, "s.a": "INT", "s.x": "INT"}), drop=True)
+    assert apply(db, {**PLAIN, "s": "STRUCT(a INT, x INT)", "s.a": "BIGINT", "s.x": "INT"}) == [
+        ("change", "column", "s.a", "INTEGER", "BIGINT")
+    ]
 
 
 def test_a_rename_is_made_once_and_settings_follow(db: dolmen.Database) -> None:

@@ -16,6 +16,9 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.api.table import Table
+from dolmen.format.partition_by import parse_partition_by
+from dolmen.format.schema import Schema
+from dolmen.iceberg.partition_specs import PartitionSpecs, Spec, SpecField
 from dolmen.iceberg.publication import IcebergPublication
 from support import spark_iceberg
 from support.iceberg_readers import READERS, IcebergReaders, sql
@@ -146,6 +149,15 @@ def test_another_setting_is_another_spec_and_old_files_keep_theirs(table: Table,
         assert readers.read(reader, last.metadata_location).num_rows == table.count(), reader
 
 
+def test_specs_begin_again_without_partitions_of_bytes_of_a_fixed_size() -> None:
+    columns = Schema.from_arrow(pa.schema([("f", pa.binary(2))])).by_id
+    (id_,) = columns
+    earlier = PartitionSpecs((Spec(0), Spec(1, (SpecField(id_, 1000, "f", "identity"),))), 1, 1000)
+    assert earlier.with_default(parse_partition_by("f"), columns).specs == (Spec(0),)
+    bucket = earlier.with_default(parse_partition_by("bucket[2](f)"), columns)
+    assert [field.field_id for field in bucket.specs[1].fields] == [1001]
+
+
 def test_a_tables_first_spec_is_for_all_files_that_keep_it(db: Database) -> None:
     table = db.create_table("t", "id BIGINT, seen TIMESTAMPTZ, tenant VARCHAR")
     for day in range(3):
@@ -241,6 +253,24 @@ def test_terms_that_readers_cannot_take_are_left_out(db: Database) -> None:
     assert list(found.left_out) == ["u", "truncate[2](tenant)", "truncate[100](price)"]
     (_, spec) = metadata_of(found)["partition-specs"]
     assert [field["name"] for field in spec["fields"]] == ["tenant", "id_bucket"]
+
+
+@pytest.mark.slow
+def test_partitions_of_bytes_of_a_fixed_size_are_left_out(
+    db: Database, readers: IcebergReaders, spark_reader: SparkProcess
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("f", pa.binary(2))])
+    table = db.create_table("t", schema, partition_by="f, bucket[3](id)")
+    table.append(pa.table({"id": [1, 2, 3, 4], "f": [b"ab", b"\xff\xff", b"\0\0", None]}, schema))
+    found = table.publish_iceberg()
+    assert list(found.left_out or {}) == ["identity(f)"]
+    (_, spec) = metadata_of(found)["partition-specs"]
+    assert [field["name"] for field in spec["fields"]] == ["id_bucket"]
+    folder = found.metadata_location.rpartition("/metadata/")[0]
+    seen = [readers.read(reader, found.metadata_location) for reader in READERS]
+    for found_rows in (*seen, spark_reader.run(spark_iceberg.read, folder, ["id", "f"])):
+        pairs = zip(found_rows["id"].to_pylist(), found_rows["f"].to_pylist(), strict=True)
+        assert sorted(pairs) == [(1, b"ab"), (2, b"\xff\xff"), (3, b"\0\0"), (4, None)]
 
 
 @VERSIONS

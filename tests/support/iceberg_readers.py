@@ -11,10 +11,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -49,7 +52,7 @@ class IcebergReaders:
         self,
         reader: str,
         location: str,
-        where: Condition | None = None,
+        where: Condition | list[Condition | None] | None = None,
         snapshot: int | None = None,
         properties: dict[str, str] | None = None,
     ) -> pa.Table:
@@ -65,6 +68,21 @@ class IcebergReaders:
             assert error is None, f"{reader}: {error}"
             with pa.ipc.open_file(answer.name) as file:
                 return file.read_all()
+
+    def read_each(self, reader: str, location: str, conditions: Sequence[Condition | None]) -> pa.Table:
+        """The rows that a reader sees for each of several conditions, in one table.
+
+        Metadata is read once for all of them. DuckDB reads them in one query, each in a branch with a scan of its own.
+
+        Returns:
+            the rows of all conditions, with the number of each row's condition in ``_condition``.
+        """
+        return self.read(f"{reader} each", location, list(conditions))
+
+    def pushed(self, location: str, conditions: Sequence[Condition | None]) -> list[str]:
+        """The filters of each scan of DuckDB's ``read_each``."""
+        found: list[str] = self.read("duckdb pushed each", location, list(conditions))["filters"].to_pylist()
+        return found
 
     def count_files(self, reader: str, location: str, where: Condition | None = None) -> int:
         """The number of data files that pyiceberg or DuckDB opens for a condition."""
@@ -167,6 +185,76 @@ def _static_table(location: str, properties: dict[str, str]) -> Any:
     return _table[1]
 
 
+@contextmanager
+def _manifests_read_once() -> Iterator[None]:
+    """Until the block ends, pyiceberg reads each manifest once, rather than for each condition."""
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table.snapshots import Snapshot
+
+    with ExitStack() as stack:
+        for owner, name in ((Snapshot, "manifests"), (ManifestFile, "fetch_manifest_entry")):
+            stack.enter_context(patch.object(owner, name, _read_once(getattr(owner, name))))
+        yield
+
+
+def _read_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    found: dict[Any, Any] = {}
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        path = getattr(self, "manifest_path", None) or self.manifest_list
+        key = (path, *args[1:], *kwargs.items())
+        if key not in found:
+            found[key] = method(self, *args, **kwargs)
+        return found[key]
+
+    return read
+
+
+def _numbered(tables: Iterator[pa.Table]) -> pa.Table:
+    """Tables in one, with their numbers as ``_condition``."""
+    numbered = [
+        table.append_column("_condition", pa.array([number] * table.num_rows, pa.int32()))
+        for number, table in enumerate(tables)
+    ]
+    return pa.concat_tables(numbered, promote_options="permissive")  # pyiceberg has small or large texts
+
+
+def _pyiceberg_each(question: dict[str, Any]) -> pa.Table:
+    table = _static_table(question["location"], question["properties"])
+    with _manifests_read_once():
+        filters = (_row_filter(each) for each in question["where"])
+        return _numbered(table.scan(row_filter=each).to_arrow() for each in filters)
+
+
+def _row_filter(condition: Condition | None) -> Any:
+    """What pyiceberg's parser makes of a condition's text."""
+    from pyiceberg import expressions as e
+
+    if condition is None:
+        return e.AlwaysTrue()
+    if condition[0] in ("and", "or"):
+        return (e.And if condition[0] == "and" else e.Or)(*map(_row_filter, condition[1:]))
+    column, op, *literal = condition
+    if op in ("null", "present"):
+        return (e.IsNull if op == "null" else e.NotNull)(column)
+    operators = {
+        "=": e.EqualTo, "<>": e.NotEqualTo, "<": e.LessThan, "<=": e.LessThanOrEqual, ">": e.GreaterThan,
+        ">=": e.GreaterThanOrEqual,
+    }  # fmt: skip
+    value = next(iter(literal[0].values())) if isinstance(literal[0], dict) else literal[0]
+    return operators[op](column, value)
+
+
+def _polars_each(question: dict[str, Any]) -> pa.Table:
+    import polars as pl
+
+    frame = pl.scan_iceberg(_static_table(question["location"], question["properties"]))
+    wheres = question["where"]
+    with _manifests_read_once():
+        found = pl.collect_all([frame if each is None else frame.filter(_expression(each)) for each in wheres])
+    return _numbered(each.to_arrow() for each in found)
+
+
 def _polars(question: dict[str, Any]) -> pa.Table:
     import polars as pl
 
@@ -206,13 +294,35 @@ def _duckdb_files(question: dict[str, Any]) -> pa.Table:
     return pa.table({"files": [int(re.search(r"Total Files Read:?\s*(\d+)", plan)[1])]})  # type: ignore[index]
 
 
+def _duckdb_pushed(question: dict[str, Any]) -> pa.Table:
+    """The filters of each scan in DuckDB's plan, in the order of the branches."""
+    ((_, plan),) = _query_duckdb(question, "EXPLAIN (FORMAT json) ").fetchall()
+    nodes, filters = json.loads(plan), []
+    while nodes:
+        node = nodes.pop(0)
+        nodes[:0] = node["children"]
+        if not node["children"]:
+            filters.append(str(node["extra_info"].get("Filters", "")))
+    return pa.table({"filters": pa.array(filters, pa.string())})
+
+
 def _query_duckdb(question: dict[str, Any], prefix: str) -> Any:
     connection = connect_duckdb()
     _use_s3(connection, question["properties"])
     version = "" if question["snapshot"] is None else f", snapshot_from_id = {question['snapshot']}"
-    where = "TRUE" if question["where"] is None else sql(question["where"])
     location = question["location"].replace("'", "''")
-    return connection.execute(f"{prefix}SELECT * FROM iceberg_scan('{location}'{version}) WHERE {where}")
+    rows = f"FROM iceberg_scan('{location}'{version})"
+    if not question["reader"].endswith(" each"):
+        return connection.execute(f"{prefix}SELECT * {rows} WHERE {_sql_or_true(question['where'])}")
+    branches = (
+        f"SELECT *, {number}::INTEGER AS _condition {rows} WHERE {_sql_or_true(each)}"
+        for number, each in enumerate(question["where"])
+    )
+    return connection.execute(prefix + " UNION ALL ".join(branches))
+
+
+def _sql_or_true(condition: Condition | None) -> str:
+    return "TRUE" if condition is None else sql(condition)
 
 
 def connect_duckdb() -> Any:
@@ -255,7 +365,8 @@ def _answer(question: dict[str, Any]) -> None:
         return
     read = {
         "pyiceberg": _pyiceberg, "glue": _glue, "polars": _polars, "duckdb": _duckdb,
-        "pyiceberg files": _pyiceberg_files, "duckdb files": _duckdb_files,
+        "pyiceberg files": _pyiceberg_files, "duckdb files": _duckdb_files, "duckdb pushed each": _duckdb_pushed,
+        "pyiceberg each": _pyiceberg_each, "polars each": _polars_each, "duckdb each": _duckdb,
     }[question["reader"]]  # fmt: skip
     found = read(question)
     with pa.ipc.new_file(question["to"], found.schema) as out:

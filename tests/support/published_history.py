@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,11 @@ from dolmen.errors import SchemaError
 from dolmen.format.partition_by import check_partition_columns, parse_partition_by
 from dolmen.format.schema import Schema
 from dolmen.iceberg.publication import IcebergPublication
+from support import spark_iceberg
 from support.iceberg_readers import READERS, Condition, IcebergReaders, sql
 from support.random_tables import TYPES, random_column
+from support.spark import SparkProcess
+from support.spark_jars import find_jars
 
 STEPS = 12
 KEYS = 15
@@ -241,39 +245,91 @@ class PublishedHistory:
             literal = rng.choice([-1.5, 0.0, 0.25, 1.0, 2.0])
         return [field.name, rng.choice(["=", "<>", "<", "<=", ">", ">="]), literal]
 
-    def check(self, readers: IcebergReaders, found: IcebergPublication, predicates: int) -> int:
-        """Compares all readers with dolmen at the published version. Returns the number of comparisons."""
+    def columns_for_spark(self, found: IcebergPublication) -> list[pa.Field]:
+        """The published columns; no nested ones beside unsigned ones and times, as Spark's reader of these refuses
+        files that have such columns, even if nobody asks for them."""
+        published = [field for field in self.table.schema if field.name not in (found.left_out or {})]
+        first = str(self.db.at(self.created).table("t").schema)
+        if "uint" not in first and "time64" not in first:
+            return published
+        return [field for field in published if not pa.types.is_nested(field.type)]
+
+    def check(
+        self, readers: IcebergReaders, found: IcebergPublication, predicates: int, spark: SparkProcess | None = None
+    ) -> int:
+        """Compares all readers with dolmen at the published version: all rows, and those of random conditions. Each
+        reader is asked once for all conditions. Returns the number of comparisons."""
         pinned = self.db.at(found.version).table("t")
         schema = [field for field in pinned.schema if field.name not in (found.left_out or {})]
         names = [field.name for field in schema]
         flat = [field for field in schema if not pa.types.is_nested(field.type)]
         floats = {field.name for field in flat if pa.types.is_floating(field.type)}
+        conditions = [None, *(self.condition(flat) for _ in range(predicates))]
+        texts = [None if each is None else sql(each) for each in conditions]
+        folder = found.metadata_location.rpartition("/metadata/")[0]
+        names_for_spark = [field.name for field in self.columns_for_spark(found)]
+        seen_by_spark = spark and spark.begin(spark_iceberg.read_each, folder, names_for_spark, texts, found.version)
+        scans = [pinned.scan(names, where=text).to_arrow() for text in texts]
         checks = 0
-        for where in [None, *(self.condition(flat) for _ in range(predicates))]:
-            expected = counted(pinned.scan(names, where=None if where is None else sql(where)).to_arrow(), names)
-            query = f"SELECT {', '.join(names)} FROM t AT (VERSION => {found.version})"
-            seen = self.db.sql(query if where is None else f"{query} WHERE {sql(where)}").to_arrow()
-            assert counted(seen, names) == expected, f"SQL at version {found.version}, where {where}, after {self.log}"
-            for reader in READERS:
-                if reader == "pyiceberg" and where is not None and pyiceberg_differs(where, floats):
-                    continue
-                seen = readers.read(reader, found.metadata_location, where)
-                assert seen.column_names == names, (reader, self.log)
-                place = f"{reader} at version {found.version}, where {where}, after {self.log}"
-                assert counted(seen, names) == expected, place
-                checks += 1
+
+        def compare(reader: str, seen: pa.Table, names: list[str], numbers: Sequence[int]) -> None:
+            nonlocal checks
+            assert seen.column_names == [*names, "_condition"], (reader, self.log)
+            rows = counted(seen, seen.column_names)
+            for place, number in enumerate(numbers):
+                expected = Counter({(*row, place): count for row, count in counted(scans[number], names).items()})
+                assert Counter({row: count for row, count in rows.items() if row[-1] == place}) == expected, (
+                    f"{reader} at version {found.version}, where {conditions[number]}, after {self.log}"
+                )
+                checks += reader != "SQL"
+
+        every = range(len(conditions))
+        branches = (
+            f"SELECT {', '.join(names)}, {number} AS _condition FROM t AT (VERSION => {found.version})"
+            f" WHERE {text or 'TRUE'}"
+            for number, text in enumerate(texts)
+        )
+        compare("SQL", self.db.sql(" UNION ALL ".join(branches)).to_arrow(), names, every)
+        for reader in READERS:
+            asked = [
+                number
+                for number, where in enumerate(conditions)
+                if reader != "pyiceberg" or where is None or not pyiceberg_differs(where, floats)
+            ]
+            seen = readers.read_each(reader, found.metadata_location, [conditions[number] for number in asked])
+            compare(reader, seen, names, asked)
+        if seen_by_spark is not None:
+            compare("Spark", seen_by_spark(), names_for_spark, every)
         return checks
 
-    def run(self, readers: IcebergReaders, *, predicates: int = PREDICATES, steps: int = STEPS) -> Counter[str]:
-        """Runs it to its end; publishes after half of the steps, and compares. Returns counts."""
+    def run(
+        self,
+        readers: IcebergReaders,
+        *,
+        predicates: int = PREDICATES,
+        steps: int = STEPS,
+        readings: int | None = None,
+        spark: SparkProcess | None = None,
+    ) -> Counter[str]:
+        """Runs it to its end; publishes after half of the steps, and compares. Returns counts.
+
+        Args:
+            predicates: the number of conditions for each version that is read.
+            readings: the number of versions that are read, one of them the last; None for each that is published.
+            spark: reads them, too.
+        """
         counts: Counter[str] = Counter(histories=1)
-        for _ in range(steps):
+        read = range(steps) if readings is None else {*self.rng.sample(range(steps - 1), readings - 1), steps - 1}
+        for step in range(steps):
             self.step()
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.5 and (readings is None or step not in read):
                 continue
             found = self.table.publish_iceberg()
             counts["versions"] += 1
-            counts["comparisons"] += self.check(readers, found, predicates)
+            if step in read:
+                counts["readings"] += 1
+                counts["conditions"] += predicates
+                counts["comparisons"] += self.check(readers, found, predicates, spark)
             assert found.snapshots == 1 or self.table.settings()["iceberg_snapshots"] == "kept"
         assert not self.db.verify().findings, self.log
         return counts
@@ -341,11 +397,32 @@ def counted(table: pa.Table, names: list[str]) -> Counter[Any]:
     return Counter(zip(*columns, strict=True)) if columns else Counter()
 
 
-def run_history(seed: str, readers: IcebergReaders, predicates: int, *, partitioned: bool = False) -> Counter[str]:
-    """Runs the history of a seed in a directory of its own."""
+def run_history(
+    seed: str, readers: IcebergReaders, predicates: int, *, partitioned: bool = False, **how: Any
+) -> Counter[str]:
+    """Runs the history of a seed in a directory of its own; ``how`` as ``PublishedHistory.run`` takes it."""
     with tempfile.TemporaryDirectory() as folder:
         history = PublishedHistory(random.Random(seed), f"{folder}/db", partitioned=partitioned)
-        return history.run(readers, predicates=predicates)
+        return history.run(readers, predicates=predicates, **how)
+
+
+@contextmanager
+def spark_with_iceberg(scratch: Path) -> Iterator[SparkProcess]:
+    """Spark with Iceberg's runtime, in a process of its own, which compiles little of what it runs once."""
+    class_path, missing = find_jars("iceberg")
+    assert class_path is not None, missing
+    with SparkProcess.start(
+        scratch,
+        {},
+        "local[1]",
+        spark__driver__extraClassPath=class_path,
+        spark__driver__extraJavaOptions=f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={scratch}",
+        spark__sql__session__timeZone="UTC",
+        spark__sql__codegen__wholeStage="false",
+        spark__sql__codegen__factoryMode="NO_CODEGEN",
+        spark__sql__adaptive__enabled="false",
+    ) as process:
+        yield process
 
 
 def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -354,26 +431,28 @@ def main(arguments: Sequence[str], clock: Callable[[], float] = time.monotonic) 
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--predicates", type=int, default=PREDICATES)
+    parser.add_argument("--predicates", type=int, default=PREDICATES, help="for each version that is read")
+    parser.add_argument("--readings", type=int, help="versions of each history that are read; else all published ones")
     parser.add_argument("--partitioned", action="store_true")
+    parser.add_argument("--spark", action="store_true", help="Spark reads them, too")
     given = parser.parse_args(arguments)
     until, counts = clock() + given.seconds, Counter[str]()
-    with tempfile.TemporaryDirectory() as answers:
-        readers = IcebergReaders(Path(answers))
-        try:
-            for number in range(given.first, given.first + given.histories):
-                if clock() > until:
-                    break
-                try:
-                    seed = f"{given.seed} {number}"
-                    counts += run_history(seed, readers, given.predicates, partitioned=given.partitioned)
-                except BaseException:
-                    print(f"history {number} of seed {given.seed}", flush=True)
-                    raise
-                if counts["histories"] % 100 == 0:
-                    print(dict(counts), flush=True)
-        finally:
-            readers.close()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        readers = IcebergReaders(folder)
+        stack.callback(readers.close)
+        spark = stack.enter_context(spark_with_iceberg(folder)) if given.spark else None
+        for number in range(given.first, given.first + given.histories):
+            if clock() > until:
+                break
+            try:
+                seed, how = f"{given.seed} {number}", {"readings": given.readings, "spark": spark}
+                counts += run_history(seed, readers, given.predicates, partitioned=given.partitioned, **how)
+            except BaseException:
+                print(f"history {number} of seed {given.seed}", flush=True)
+                raise
+            if counts["histories"] % 20 == 0:
+                print(dict(counts), flush=True)
     used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(f"{dict(counts)}, {used:.0f} s of CPU: no difference", flush=True)
 

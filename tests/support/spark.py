@@ -124,9 +124,18 @@ class SparkProcess:
 
         An error of the function fails the test, with its own traceback.
         """
-        result, error = self._pool.submit(_call, function, args, kwargs).result()
-        assert not error, f"in Spark's own process:\n{error}"
-        return result
+        return self.begin(function, *args, **kwargs)()
+
+    def begin(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
+        """Begins to run a function. What is returned waits for its result."""
+        running = self._pool.submit(_call, function, args, kwargs)
+
+        def wait() -> R:
+            result, error = running.result()
+            assert not error, f"in Spark's own process:\n{error}"
+            return result
+
+        return wait
 
 
 def _begin(scratch: Path, environment: Mapping[str, str], master: str, settings: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 
 def read(folder: str, columns: Sequence[str], where: str | None = None, snapshot: int | None = None) -> pa.Table:
@@ -17,10 +17,34 @@ def read(folder: str, columns: Sequence[str], where: str | None = None, snapshot
     frame = reader.load(folder)
     if where is not None:
         frame = frame.where(where)
-    chosen = frame.select([f"`{name}`" for name in columns])
-    if not hasattr(chosen, "toArrow"):  # before Spark 4
-        return _to_arrow_of_old(chosen)
-    return chosen.toArrow()
+    return _to_arrow(frame.select([f"`{name}`" for name in columns]))
+
+
+def read_each(folder: str, columns: Sequence[str], conditions: Sequence[str | None], snapshot: int) -> pa.Table:
+    """The rows that Spark sees for each of several conditions, each in a branch of one query with a scan of its own.
+
+    Returns:
+        the rows of all conditions, with the number of each row's condition in ``_condition``.
+    """
+    return _to_arrow(_union(folder, columns, conditions, snapshot))
+
+
+def pushed(folder: str, columns: Sequence[str], conditions: Sequence[str | None], snapshot: int) -> list[str]:
+    """What Spark gives to each scan of ``read_each``, and what the scan takes of it."""
+    plan: Any = _union(folder, columns, conditions, snapshot)._jdf.queryExecution().sparkPlan()
+    leaves = plan.collectLeaves()
+    return [str(leaves.apply(number).scan().description()) for number in range(leaves.size())]
+
+
+def _union(folder: str, columns: Sequence[str], conditions: Sequence[str | None], snapshot: int) -> DataFrame:
+    reader = _session().read.format("iceberg").option("versionAsOf", str(snapshot))
+    reader.load(folder).createOrReplaceTempView("published")
+    names = ", ".join(f"`{name}`" for name in columns)
+    branches = (
+        f"SELECT {names}, {number} AS _condition FROM published WHERE {each or 'TRUE'}"
+        for number, each in enumerate(conditions)
+    )
+    return _session().sql(f"SELECT /*+ COALESCE(1) */ * FROM ({' UNION ALL '.join(branches)})")
 
 
 def count_files(folder: str, where: str) -> int:
@@ -30,11 +54,13 @@ def count_files(folder: str, where: str) -> int:
     return int(plan.getNumPartitions())
 
 
-def _to_arrow_of_old(frame: Any) -> pa.Table:
-    """``toArrow`` of a Spark that has none."""
+def _to_arrow(frame: Any) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    batches = frame._collect_as_arrow()
+    if hasattr(frame, "toArrow"):
+        found: pa.Table = frame.toArrow()
+        return found
+    batches = frame._collect_as_arrow()  # before Spark 4
     return pa.Table.from_batches(batches) if batches else to_arrow_schema(frame.schema).empty_table()
 
 

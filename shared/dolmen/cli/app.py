@@ -188,6 +188,8 @@ def append(
             watched[0] = watched[0].as_inferred(found)
         else:
             target = tx.table(table)
+        if not hive:
+            _warn_of_folders(files, None if makes else target.schema.names)
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for name, file in zip(files, watched, strict=True):
             entry = unit_of(tx).entry(table)
@@ -207,6 +209,18 @@ def append(
     if aside is not None and aside.files:
         aside.report()
         raise typer.Exit(ROWS_PUT_ASIDE)
+
+
+def _warn_of_folders(files: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Says which columns have values in names of folders, which are not read. None: of a new table, any."""
+    folders = {part for file in files if "=" in file for part in file.split("/")[:-1]}
+    if any("=" in folder for folder in folders):
+        from dolmen.adopt.hive_folders import folder_values  # only for such files
+
+        names = {name for folder in sorted(folders) for name in folder_values([folder])}
+        known = None if columns is None else {column.lower() for column in columns}
+        if unread := sorted(name for name in names if known is None or name.lower() in known):
+            warn(f"values in names of folders are not read: --hive {','.join(unread)} reads them")
 
 
 @command()

@@ -27,7 +27,7 @@ from dolmen.declaration.declaration_file import (
     DeclaredTable,
 )
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
-from dolmen.format.column_history import widening_problem
+from dolmen.format.column_history import NestedPath, nested_widening_problem, widening_problem
 from dolmen.format.evolution import (
     AddColumn,
     AddPrimaryKey,
@@ -125,7 +125,7 @@ def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop:
     declared = Schema.from_arrow(table.schema)
     names = [column.name for column in declared.fields]
     for column in declared.fields:
-        _make_column(alteration, table.name, column, table.columns.get(column.name, DeclaredColumn()))
+        _make_column(alteration, table.name, column, table.columns.get(column.name, DeclaredColumn()), drop=drop)
     _set_order(alteration, table.name, names)
     _set_primary_key(alteration, table)
     _set_sort_key(alteration, table)
@@ -187,7 +187,9 @@ def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
         alteration.add(RenameColumn(old, name), DeclaredChange("change", table.name, "rename", name, old, name))
 
 
-def _make_column(alteration: TableAlteration, table: str, declared: Field, column: DeclaredColumn) -> None:
+def _make_column(
+    alteration: TableAlteration, table: str, declared: Field, column: DeclaredColumn, *, drop: bool
+) -> None:
     """Adds a column, or changes it to match its declaration."""
     existing = next((field for field in alteration.entry.schema.fields if field.name == declared.name), None)
     text = column_text(declared.to_arrow())
@@ -196,12 +198,8 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
         change = DeclaredChange("add", table, "column", declared.name, after=text)
         alteration.add(AddColumn(declared.name, *attributes, is_path=False), change)
         return
+    _make_type(alteration, table, declared.name, existing.to_arrow(), declared.to_arrow(), drop=drop)
     difference = DeclaredChange("change", table, "column", declared.name, column_text(existing.to_arrow()), text)
-    if not existing.arrow_type.equals(declared.arrow_type):
-        if reason := widening_problem(existing.arrow_type, declared.arrow_type):
-            types = f"is {type_text(existing.arrow_type)}, not {type_text(declared.arrow_type)}"
-            raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
-        alteration.add(WidenColumn(declared.name, declared.arrow_type), difference)
     if existing.nullable != declared.nullable:
         if existing.nullable:
             required = methodcaller("set_not_null", declared.name)
@@ -217,6 +215,56 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
     if field.comment != column.comment:
         change = _change(table, "comment", declared.name, field.comment or None, column.comment or None)
         alteration.add(SetComment(declared.name, column.comment), change)
+
+
+def _make_type(
+    alteration: TableAlteration, table: str, path: str, existing: pa.Field, declared: pa.Field, *, drop: bool
+) -> None:
+    """Gives a column, or a field inside of one, the declared type: widens it, or adds, widens and drops its fields."""
+    t, old, new = pa.types, existing.type, declared.type
+    inner = partial(_make_type, alteration, table, drop=drop)
+    if t.is_struct(old) and t.is_struct(new):
+        before, after = ({field.name.lower(): field for field in each} for each in (old, new))
+        for name, field in after.items():
+            if name in before:
+                inner(f"{path}.{before[name].name}", before[name], field)
+            else:
+                added = AddColumn(f"{path}.{field.name}", field.type, field.nullable)
+                change = DeclaredChange("add", table, "column", added.name, after=column_text(field))
+                _alter_inside(alteration, added, change)
+        for field in (before[name] for name in before if name not in after):
+            dropped = DropColumn(f"{path}.{field.name}")
+            change = DeclaredChange("remove", table, "column", dropped.name, column_text(field))
+            if drop:
+                _alter_inside(alteration, dropped, change)
+            else:
+                alteration.undropped.append(change)
+    elif t.is_map(old) and t.is_map(new) and old.key_type == new.key_type:
+        inner(f"{path}.value", old.item_field, new.item_field)
+    elif t.is_list(old) and t.is_list(new):
+        inner(f"{path}.element", old.value_field, new.value_field)
+    elif old != new:
+        is_column = path == existing.name
+        if reason := (widening_problem if is_column else nested_widening_problem)(old, new):
+            types = f"is {type_text(old)}, not {type_text(new)}"
+            raise _error(alteration, table, path, f"{types}, and cannot be changed: {reason}")
+        change = DeclaredChange("change", table, "column", path, column_text(existing), column_text(declared))
+        if is_column:
+            alteration.add(WidenColumn(path, new), change)
+        else:
+            _alter_inside(alteration, WidenColumn(path, new), change)
+    if path != existing.name and existing.nullable != declared.nullable:
+        raise _error(alteration, table, path, "is inside of another, so whether it may be NULL cannot be changed")
+
+
+def _alter_inside(
+    alteration: TableAlteration, change: AddColumn | DropColumn | WidenColumn, difference: DeclaredChange
+) -> None:
+    """Changes a field inside of a column. Raises SchemaError if its path is the name of another column."""
+    if NestedPath.of(alteration.entry.schema, change.name) is None:
+        reason = "is beside one with a field of that path: rename one of them first"
+        raise _error(alteration, str(difference.table), change.name, reason)
+    alteration.add(change, difference)
 
 
 def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:

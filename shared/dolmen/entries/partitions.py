@@ -173,4 +173,5 @@ def _folder(transform: Transform, kind: pa.DataType, value: Plain) -> str:
         return f"{1970 + value // 12:04}-{value % 12 + 1:02}"
     if isinstance(value, int) and transform.name == "hour":
         return f"{plain_text(value // 24, pa.date32())}-{value % 24:02}"
-    return quote(plain_text(value, transform.result_type(kind)), safe="")
+    text = quote(plain_text(value, transform.result_type(kind)), safe="")
+    return text if text != NULL_FOLDER else text.replace("_", "%5F", 1)

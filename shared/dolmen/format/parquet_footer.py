@@ -208,20 +208,22 @@ class ThriftStruct:
 
 def page_rows(header: bytes) -> int | None:
     """The rows of a data page of a column with one value for each row, by its header; 0 for a dictionary, else None."""
-    cursor = ThriftCursor(header)
+    at, last, page = 0, 0, -1
     try:
-        last, page = 0, -1
-        while (found := cursor.field(last)) is not None:
-            last, kind = found
+        while head := header[at]:
+            kind, at, last = head & 0x0F, at + 1, last + (head >> 4)
+            if head <= 0x0F or (last == 5 and kind != STRUCT):
+                return None
             if last == 1:
-                page = cursor.integer()
-            elif last == 5 and page == _DATA_PAGE_TYPE and kind == STRUCT:
-                return cursor.integer() if cursor.field(0) == (1, I32) else None
+                number, at = read_varint(header, at)
+                page = number >> 1
+            elif last == 5 and page == _DATA_PAGE_TYPE:  # its first field is the number of its values
+                return read_varint(header, at + 1)[0] >> 1 if header[at] == 1 << 4 | I32 else None
             elif last == 7 and page == _DICTIONARY_PAGE_TYPE:
                 return 0
             else:
-                cursor.skip(kind)
-    except ValueError:
+                at = _end(header, at, kind)
+    except (IndexError, ValueError):
         pass
     return None
 

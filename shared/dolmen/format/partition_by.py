@@ -59,7 +59,7 @@ def parse_partition_by(value: Any) -> tuple[PartitionTerm, ...]:
         raise InputError(f"{short_repr(text)} ends with a comma")
     names = [term.name.lower() for term in terms]
     if repeated := next((str(term) for term, name in zip(terms, names, strict=True) if names.count(name) > 1), None):
-        raise InputError(f"{repeated} is there twice, perhaps with another number")
+        raise InputError(f"{repeated} is there twice{', perhaps with another number' if '[' in repeated else ''}")
     if len(terms) > MAX_TERMS:
         raise InputError(f"{len(terms)} terms: a table is partitioned by at most {MAX_TERMS}, and best by one or two")
     return tuple(terms)

@@ -44,7 +44,8 @@ def metrics(file: DataFile, columns: Mapping[int, Field]) -> Metrics:
     """The metrics of a file's published columns, as far as its entry has them.
 
     With NaN, DuckDB and Spark lose rows of ``x > 1`` in a file with an upper bound or a count of NaN, so a column
-    that may have NaN gets neither. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
+    that may have NaN gets neither. A lower bound of 0.0 is written as -0.0, and an upper one of -0.0 as 0.0: for
+    Iceberg for Java -0.0 is less.
     Truncated bounds of ``fixed[n]`` are left out, because they do not have the type's length.
     """
     result = Metrics()
@@ -71,6 +72,8 @@ def _add(result: Metrics, id_: int, bounds: Bounds, rows: int, arrow_type: pa.Da
             greatest = None
         if least == 0:
             least = -0.0
+        if greatest == 0:
+            greatest = 0.0
     if (lower := single_value(least, arrow_type)) is not None:
         result.lower[id_] = lower
     if (upper := single_value(greatest, arrow_type)) is not None:

@@ -107,18 +107,22 @@ class PartitionSpecs(Struct, frozen=True):
         """These specs, and that of a table's terms as the default, without terms that readers cannot take.
 
         Fields of the same column and transform have the same id in all specs. Begins again if readers would refuse an
-        earlier spec, because its column is gone, or because a column that is not its own has the name of its field.
+        earlier spec, because its column is gone, because a column that is not its own has the name of its field, or
+        because it has values of a fixed size, as earlier publications may.
         """
         ids = {field.name: id_ for id_, field in columns.items()}
         known = {(each.source_id, each.transform): each for spec in self.specs for each in spec.fields}
-        if any(ids.get(each.name, each.source_id) != each.source_id for each in known.values()) or any(
-            each.source_id not in columns for each in known.values()
+        if any(
+            each.source_id not in columns
+            or ids.get(each.name, each.source_id) != each.source_id
+            or _is_unreadable(each.transform, columns[each.source_id].arrow_type)
+            for each in known.values()
         ):
             return PartitionSpecs(last_id=self.last_id).with_default(terms, columns)
         last_id, fields, unpublished = self.last_id, list[SpecField](), unpublished_terms(terms, columns)
         for term in terms:
             source = ids.get(term.column)
-            if source is None or str(term) in unpublished:
+            if source is None or _transform_and_column(term) in unpublished:
                 continue
             key = source, str(term.transform)
             if key not in known:
@@ -169,18 +173,33 @@ def _kind(term: PartitionTerm, field: Field) -> pa.DataType:
 
 
 def unpublished_terms(terms: Iterable[PartitionTerm], columns: Mapping[int, Field]) -> dict[str, str]:
-    """The reason for each term that is in no spec although its column is published.
+    """The reason for each term that is in no spec although its column is published, by its transform and column.
 
     DuckDB 1.5 truncates texts by the characters that people see, not by code points, and most decimals wrongly.
     """
     types = {field.name: field.arrow_type for field in columns.values()}
-    truncated = {term: types.get(term.column, pa.null()) for term in terms if term.transform.name == "truncate"}
-    reason = "readers do not agree how to truncate {}, so they do not know these partitions"
-    return {
-        str(term): reason.format("texts" if t.is_string(kind) else "decimals")
-        for term, kind in truncated.items()
-        if t.is_string(kind) or t.is_decimal(kind)
-    }
+    found = {}
+    for term in terms:
+        kind, transform = types.get(term.column, pa.null()), term.transform
+        if transform.name == "truncate" and (t.is_string(kind) or t.is_decimal(kind)):
+            what = "texts" if t.is_string(kind) else "decimals"
+            reason = f"readers do not agree how to truncate {what}, so they do not know these partitions"
+        elif _is_unreadable(transform.name, kind):
+            reason = "Spark cannot read partitions of bytes of a fixed size, so readers do not know these"
+        else:
+            continue
+        found[_transform_and_column(term)] = reason
+    return found
+
+
+def _is_unreadable(transform: str, kind: pa.DataType) -> bool:
+    """Iceberg 1.12 for Java reads and writes values of ``fixed[n]`` in manifests as bytes with a length, against its
+    specification: https://github.com/apache/iceberg/issues/17501"""
+    return transform == "identity" and t.is_fixed_size_binary(kind)
+
+
+def _transform_and_column(term: PartitionTerm) -> str:
+    return f"identity({term})" if term.transform.name == "identity" else str(term)
 
 
 def _is_value_right_in_readers(

@@ -158,10 +158,15 @@ class _Resolution:
             segment = file_segment
             batch.append((file, file_segment))
             rows += file.rows
-        self._resolve_batch(batch, None)
+        self._resolve_batch(batch, None, is_last=True)
 
-    def _resolve_batch(self, files: list[tuple[DataFile, str | None]], next_segment: str | None) -> None:
-        """Resolves these files, and commits. Their segments are then done, except ``next_segment``, the next file's."""
+    def _resolve_batch(
+        self, files: list[tuple[DataFile, str | None]], next_segment: str | None, *, is_last: bool = False
+    ) -> None:
+        """Resolves these files. Their segments are then done, except ``next_segment``, the next file's.
+
+        Commits, unless statistics alone have decided about all and found little: then the next batch commits it.
+        """
         behind = [(file, segment) for file, segment in files if file.applied_through < self.unresolved.greatest_ts]
         to_read: list[FilePlan] = []
         # Statistics decide about most files.
@@ -182,7 +187,9 @@ class _Resolution:
         if not self.is_stopped:
             self.segments += [key for key in dict.fromkeys(key for _, key in files) if key not in (None, next_segment)]
         self.counts["looked_at"] += len(behind) - (len(to_read) - finished)
-        self._commit()
+        rows = sum(len(each) for each in self.positions.values())
+        if to_read or is_last or self.is_stopped or len(self.positions) >= self.batch_files or rows >= _BATCH_ROWS:
+            self._commit()
 
     def _read(self, plans: list[FilePlan]) -> int:
         erasing = {plan.file.path: self.matches.tombstones_for(plan.file) for plan in plans}

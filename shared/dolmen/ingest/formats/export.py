@@ -27,7 +27,7 @@ from dolmen.base import pc
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import DAY_US
 from dolmen.entries.partitions import NULL_FOLDER, Partition, PartitionSpec
-from dolmen.errors import InputError, ObjectNotFoundError, SchemaError
+from dolmen.errors import InputError, ObjectNotFoundError, SchemaError, short_repr
 from dolmen.format.ingest_properties import WRITTEN, format_names
 from dolmen.format.partition_by import check_partition_columns, parse_partition_by
 from dolmen.format.schema import Schema
@@ -304,11 +304,20 @@ def export_folders(rows: pa.RecordBatchReader, directory: Path, partition_by: st
     return count
 
 
+_MOST_NAME_BYTES = 255  # of a folder, on Linux, macOS and Windows
+
+
 def _folders(spec: PartitionSpec, partition: Partition) -> str:
     for (term, _), value in zip(spec.terms, partition, strict=True):
-        if value in ("", b"", NULL_FOLDER):
+        if value in ("", b"", NULL_FOLDER, NULL_FOLDER.encode()):
             raise InputError(f"{term} is {value!r} in a row, which no folder can be called: leave such rows out")
-    return spec.name(partition)
+    folders = spec.name(partition)
+    if longest := next((name for name in folders.split("/") if len(name) > _MOST_NAME_BYTES), None):
+        raise InputError(
+            f"{short_repr(longest)} is a name of {len(longest):,} bytes, and no folder's has more than "
+            f"{_MOST_NAME_BYTES}: leave such rows out, or use truncate"
+        )
+    return folders
 
 
 def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) -> int:
