@@ -52,6 +52,18 @@ def test_other_readers_lose_none(published: tuple[dolmen.Table, str], readers: I
         assert rows_of(readers.read(reader, location, condition)) == expected(table, condition), condition
 
 
+@pytest.mark.slow
+def test_spark_finds_a_default_of_negative_zero(tmp_path: Path, spark_reader: SparkProcess) -> None:
+    table = dolmen.open(tmp_path / "db").create_table("t", pa.schema([("id", pa.int64())]))
+    table.append({"id": [1, 2, 3]})
+    table.add_column("c", pa.float64(), default=-0.0)
+    table.set(iceberg="v3")
+    folder = table.publish_iceberg().metadata_location.rpartition("/metadata/")[0]
+    for op in ("=", ">=", "<="):
+        found = spark_reader.run(spark_iceberg.read, folder, ["id", "c"], f"c {op} 0.0")
+        assert sorted(found["id"].to_pylist()) == [1, 2, 3], op
+
+
 def expected(table: dolmen.Table, condition: Condition) -> list[tuple[int, int | None]]:
     return rows_of(table.scan(where=sql(condition)).to_arrow())
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import dolmen
 from dolmen.errors import SchemaError
@@ -77,6 +78,14 @@ def draw_column(rng: random.Random, arrow_type: pa.DataType, count: int) -> pa.A
     if kind is not None and not pa.types.is_nested(arrow_type):
         return random_column(rng, kind, count)
     return pa.array([draw_value(rng, arrow_type) for _ in range(count)], arrow_type)
+
+
+def _without_negative_zero(rows: pa.Table) -> pa.Table:
+    """The rows with 0.0 for -0.0 in columns that were added: their default is published so."""
+    for index, field in enumerate(rows.schema):
+        if field.name.startswith("late") and pa.types.is_floating(field.type):
+            rows = rows.set_column(index, field, pc.add(rows.column(index), pa.scalar(0.0, field.type)))
+    return rows
 
 
 def draw_value(rng: random.Random, arrow_type: pa.DataType) -> Any:
@@ -269,13 +278,13 @@ class PublishedHistory:
         folder = found.metadata_location.rpartition("/metadata/")[0]
         names_for_spark = [field.name for field in self.columns_for_spark(found)]
         seen_by_spark = spark and spark.begin(spark_iceberg.read_each, folder, names_for_spark, texts, found.version)
-        scans = [pinned.scan(names, where=text).to_arrow() for text in texts]
+        scans = [_without_negative_zero(pinned.scan(names, where=text).to_arrow()) for text in texts]
         checks = 0
 
         def compare(reader: str, seen: pa.Table, names: list[str], numbers: Sequence[int]) -> None:
             nonlocal checks
             assert seen.column_names == [*names, "_condition"], (reader, self.log)
-            rows = counted(seen, seen.column_names)
+            rows = counted(_without_negative_zero(seen), seen.column_names)
             for place, number in enumerate(numbers):
                 expected = Counter({(*row, place): count for row, count in counted(scans[number], names).items()})
                 assert Counter({row: count for row, count in rows.items() if row[-1] == place}) == expected, (

@@ -332,7 +332,9 @@ def _field(field: Field, version: FormatVersion) -> dict[str, Any]:
 
 def _default(value: Json, arrow_type: pa.DataType) -> Any:
     try:
-        return default_json(from_json(value, arrow_type), arrow_type)
+        default = default_json(from_json(value, arrow_type), arrow_type)
+        # -0.0 is published as 0.0: Iceberg for Java, for which it is less, would leave its rows out of conditions.
+        return 0.0 if pa.types.is_floating(arrow_type) and default == 0 else default
     except OverflowError:
         raise _UnpublishedTypeError("it has a default outside of the years 1 to 9999") from None
 
