@@ -1,4 +1,4 @@
-"""A check is FALSE for no visible row, whoever writes; so is NOT NULL; a primary key is proven before it is added."""
+"""A check is FALSE for no visible row, and NOT NULL holds for each; a primary key is proven before it is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The setting ``compression``: of each new file, whoever writes it, and changed by metadata alone."""
+"""The setting ``compression``: it holds for each new file, and is changed by metadata alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions: no file has rows of two, whoever writes it, deletes of whole ones read nothing, and settings change."""
+"""Partitions: no writer puts rows of two into one file, deletes of whole ones read nothing, and settings change."""
 
 from __future__ import annotations
 

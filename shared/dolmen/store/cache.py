@@ -336,7 +336,7 @@ class ObjectCache:
         return body
 
     def has_room_for(self, size: int) -> bool:
-        """Whether ``put_bytes`` would cache so many bytes."""
+        """Whether ``put_bytes`` would cache this many bytes."""
         return self.disk is not None or size + _ENTRY_BYTES <= self.memory.max_bytes
 
     def put_bytes(self, key: CacheKey, body: bytes) -> None:

@@ -153,10 +153,10 @@ def array(spark: SparkSession, kind: str, values: Iterable[Any] = ()) -> JavaObj
 
 def java_class(spark: SparkSession, name: str) -> Any:
     """A class of the JVM by its full name. py4j asks for each part of it, so it is kept."""
-    return kept(spark, name, lambda: reduce(getattr, name.split("."), spark._jvm))
+    return value_of_session(spark, name, lambda: reduce(getattr, name.split("."), spark._jvm))
 
 
-def kept(spark: SparkSession, name: str, make: Callable[[], Any]) -> Any:
+def value_of_session(spark: SparkSession, name: str, make: Callable[[], Any]) -> Any:
     """An object of the JVM that never changes, which is made once."""
     objects = vars(spark.sparkContext._gateway).setdefault("_dolmen_objects", {})
     if name not in objects:

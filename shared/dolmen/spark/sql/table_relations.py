@@ -30,7 +30,7 @@ from dolmen.spark.sql.jvm_objects import (
     called_by_spark,
     interfaces,
     java_class,
-    kept,
+    value_of_session,
     python_object,
     seq,
     v2_columns,
@@ -72,7 +72,7 @@ class TableMethods(JavaObjectMethods):
         return array(self.spark, f"{CONNECTOR}.catalog.constraints.Constraint")
 
     def capabilities(self) -> JavaObject:
-        return kept(self.spark, f"{self._abilities}", self._java_abilities)
+        return value_of_session(self.spark, f"{self._abilities}", self._java_abilities)
 
     def _java_abilities(self) -> JavaObject:
         found = self.spark._jvm.java.util.HashSet()
