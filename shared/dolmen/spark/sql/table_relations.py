@@ -30,10 +30,10 @@ from dolmen.spark.sql.jvm_objects import (
     called_by_spark,
     interfaces,
     java_class,
-    value_of_session,
     python_object,
     seq,
     v2_columns,
+    value_of_session,
 )
 from dolmen.spark.tasks import Py4JError
 from dolmen.transactions.reading import ReadableTable
