@@ -275,11 +275,10 @@ def test_connections_to_a_thrift_server_write_at_once_dbt_builds_and_no_python_o
     latest = db.table("latest").scan(order_by="-id", limit=3).to_arrow().to_pylist()
     assert [(row["id"], row["s"]) for row in latest] == [(101, "added"), (100, "again"), (98, "set 98")]
 
-    children = [
-        each
-        for each in psutil.Process(server.process.pid).children()
-        if "catalog_jar" in str(each.as_dict(["cmdline"])["cmdline"])  # None for a zombie
-    ]
+    children = list[psutil.Process]()
+    for child in psutil.Process(server.process.pid).children():
+        with suppress(psutil.NoSuchProcess):  # another child, which has ended
+            children += [child] * ("catalog_jar" in str(child.cmdline()))
     assert len(children) == 1
     server.process.kill()
     psutil.wait_procs(children, timeout=60)
