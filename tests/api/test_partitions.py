@@ -300,6 +300,18 @@ def test_columns_are_renamed_and_widened_but_not_dropped(db: Database) -> None:
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.parametrize("how", [{"partition_by": "bucket[3](x)"}, {"sort_key": "truncate[3](x)"}])
+def test_a_column_does_not_get_a_type_without_its_transform(db: Database, how: dict[str, str]) -> None:
+    """Found by a published history: the next append failed in Arrow."""
+    table = db.create_table("t", pa.schema([("x", pa.uint8())]), **how)  # type: ignore[arg-type]
+    table.append({"x": [1, 200]})
+    with pytest.raises(SchemaError, match=r"uint8 to uint64.*\[3\] of it.*partition_by or the sort key"):
+        table.widen_column("x", pa.uint64())
+    table.widen_column("x", pa.uint32())
+    table.append({"x": [2**32 - 1]})
+    assert table.count() == 3
+
+
 def test_wrong_settings_are_refused(db: Database) -> None:
     table = db.create_table("t", SCHEMA)
     for value, part in (

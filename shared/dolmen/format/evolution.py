@@ -34,6 +34,7 @@ from dolmen.format.manifest import (
     Sequences,
     TableEntry,
 )
+from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import check_comment, named_columns, sequence_column, with_renamed_column
 from dolmen.format.schema import (
     CheckConstraint,
@@ -47,7 +48,7 @@ from dolmen.format.schema import (
     stored_type,
     time_json,
 )
-from dolmen.format.sort_order import parse_sort_key, sort_ids
+from dolmen.format.sort_order import parse_sort_key, sort_ids, sort_terms
 from dolmen.format.types import short_type
 
 
@@ -215,6 +216,7 @@ class WidenColumn(_ColumnChange):
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
                 "so its type can't change"
             )
+        _check_transforms(entry, field, wide)
         if pa.types.is_floating(narrow):
             _refuse_if_checked(
                 entry.schema, field, "values may compare otherwise then: drop the check, and add it again"
@@ -251,6 +253,21 @@ class WidenColumn(_ColumnChange):
                 f"field {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
             )
         return msgspec.structs.replace(field, type=str(wide))
+
+
+def _check_transforms(entry: TableEntry, field: Field, wide: pa.DataType) -> None:
+    """Raises SchemaError if a partition or a sort key has a transform of the column that its wider type does not."""
+    transforms = [term.transform for term in partition_terms(entry.properties) if term.column == field.name]
+    transforms += [term.transform for term in sort_terms(entry.sort_key) if term.id == field.id]
+    for transform in transforms:
+        try:
+            transform.check(field.name, wide)
+        except SchemaError:
+            raise SchemaError(
+                f"column {field.name!r} can't change from {short_type(field.arrow_type)} to {short_type(wide)}: its "
+                f"table is divided or sorted by {transform} of it, which that type does not have; change partition_by "
+                "or the sort key first"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
