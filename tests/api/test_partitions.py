@@ -310,6 +310,8 @@ def test_a_column_does_not_get_a_type_without_its_transform(db: Database, how: d
     table.widen_column("x", pa.uint32())
     table.append({"x": [2**32 - 1]})
     assert table.count() == 3
+    floats = db.create_table("floats", pa.schema([("x", pa.float32())]), sort_key="x")
+    floats.widen_column("x", pa.float64())
 
 
 def test_wrong_settings_are_refused(db: Database) -> None:
