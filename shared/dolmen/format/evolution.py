@@ -260,7 +260,7 @@ def _check_transforms(entry: TableEntry, field: Field, wide: pa.DataType) -> Non
     transforms = [term.transform for term in partition_terms(entry.properties) if term.column == field.name]
     transforms += [term.transform for term in sort_terms(entry.sort_key) if term.id == field.id]
     for transform in transforms:
-        if transform.name == "identity":
+        if transform.name == "identity":  # every type that a column can become has it
             continue
         try:
             transform.check(field.name, wide)
