@@ -32,8 +32,8 @@ DELETES: tuple[Mutation, ...] = (
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
         "rows/scan/keys_lookup.py",
-        "            ts, key_codes, order = np.maximum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
-        "            ts, key_codes, order = np.minimum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
+        "        ts = ts[: len(firsts)] if _is_one(ts) else np.maximum.reduceat(ts, firsts)\n",
+        "        ts = ts[: len(firsts)] if _is_one(ts) else np.minimum.reduceat(ts, firsts)\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",

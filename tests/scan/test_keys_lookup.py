@@ -65,7 +65,7 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 400)
+        monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 1_400)
         for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
             monkeypatch.setattr(f"dolmen.rows.scan.keys_lookup.{name}", value)
     return str(request.param)

@@ -188,11 +188,16 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
 
 
 class KeysInMemory(Struct, frozen=True):
-    """Keys in memory, which are one span."""
+    """Keys in memory, which are one span.
+
+    ``arrays`` are empty if codes are exact. Otherwise the values of ``codes[i]`` are at ``order[i]``; at ``i`` if
+    ``order`` is None.
+    """
 
     codes: Int64s
     ts: Int64s
     arrays: tuple[pa.Array, ...]
+    order: npt.NDArray[np.int32] | None = None
 
     @classmethod
     def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> KeysInMemory:
@@ -202,41 +207,71 @@ class KeysInMemory(Struct, frozen=True):
     @classmethod
     def merge(cls, parts: Sequence[KeysInMemory]) -> KeysInMemory:
         """The keys of one or more parts in the order of their codes, each of them once."""
-        key_codes = np.concatenate([part.codes for part in parts])
+        key_codes, ts = np.concatenate([part.codes for part in parts]), _concat_ts([part.ts for part in parts])
         # Lists are in order, and so are codes that are the values themselves: a stable sort merges them.
+        if _is_one(ts) and not parts[0].arrays:
+            key_codes.sort(kind="stable")
+            key_codes = key_codes[_firsts_mask(key_codes)]
+            return cls(key_codes, ts[: len(key_codes)], ())
         order = np.argsort(key_codes, kind=None if parts[0].arrays else "stable")
-        key_codes = key_codes[order]
+        key_codes, ts = key_codes[order], _take_ts(ts, order)
         arrays = [pa.chunked_array(column).combine_chunks() for column in zip(*(p.arrays for p in parts), strict=True)]
-        is_first = np.append(key_codes[:1] == key_codes[:1], key_codes[1:] != key_codes[:-1])
+        if any(part.order is not None for part in parts):
+            starts = np.cumsum([0, *(len(part.arrays[0]) for part in parts)])
+            own = [np.arange(part.count) if part.order is None else part.order for part in parts]
+            order = np.concatenate([start + each for start, each in zip(starts, own, strict=False)])[order]
+        is_first = _firsts_mask(key_codes)
         if arrays and not is_first.all():
             alike = np.flatnonzero(~is_first)  # keys after one of the same code, which may still differ
             is_first[alike] = ~_equal(_take(arrays, order[alike]), _take(arrays, order[alike - 1]))
-        ts = np.concatenate([part.ts for part in parts])[order]
-        if not is_first.all():
-            firsts = np.flatnonzero(is_first)
-            ts, key_codes, order = np.maximum.reduceat(ts, firsts), key_codes[firsts], order[firsts]
-        return cls(key_codes, ts, tuple(_take(arrays, order)))
+        if is_first.all():
+            return cls(key_codes, ts, tuple(arrays), order.astype(np.int32) if arrays else None)
+        firsts = np.flatnonzero(is_first)
+        ts = ts[: len(firsts)] if _is_one(ts) else np.maximum.reduceat(ts, firsts)
+        return cls(key_codes[firsts], ts, tuple(_take(arrays, order[firsts])))  # without the values of duplicates
 
     @property
     def count(self) -> int:
         return len(self.codes)
 
-    @property
-    def nbytes(self) -> int:
-        values: int = sum(array.nbytes for array in self.arrays)
-        return self.codes.nbytes + self.ts.nbytes + values
+    def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
+        """Yields the spans in which some ascending codes may be, and the codes that may be in each."""
+        yield self, slice(0, len(ascending))
 
     def take(self, indexes: Int64s) -> list[pa.Array]:
-        return _take(self.arrays, indexes)
+        return _take(self.arrays, indexes if self.order is None else self.order[indexes])
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
         """All keys, by column, and the timestamp of each."""
-        return list(self.arrays) or [from_integers(self.codes, types[0])], self.ts
+        if not self.arrays:
+            return [from_integers(self.codes, types[0])], self.ts
+        is_in_order = self.order is None or _is_one(self.ts)  # with one timestamp, any order will do
+        return list(self.arrays) if is_in_order else self.take(np.arange(self.count)), self.ts
 
     def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
         """True if there are codes between these two with a timestamp greater than ``applied_through``."""
         first, last = np.searchsorted(self.codes, least, "left"), np.searchsorted(self.codes, greatest, "right")
         return bool((self.ts[first:last] > applied_through).any())
+
+
+def _is_one(ts: Int64s) -> bool:
+    """True if timestamps are a single one in memory, repeated: see ``np.broadcast_to``."""
+    return ts.strides[0] == 0
+
+
+def _concat_ts(some: Sequence[Int64s]) -> Int64s:
+    if all(map(_is_one, some)) and len({int(ts[0]) for ts in some}) == 1:
+        return np.broadcast_to(some[0][0], sum(map(len, some)))
+    return np.concatenate(some)
+
+
+def _take_ts(ts: Int64s, indexes: Int64s) -> Int64s:
+    return ts[: len(indexes)] if _is_one(ts) else ts[indexes]
+
+
+def _firsts_mask(ascending: Int64s) -> Mask:
+    """A mask of the first of each run of equal codes."""
+    return np.append(ascending[:1] == ascending[:1], ascending[1:] != ascending[:-1])
 
 
 class KeysOnDisk:
@@ -246,6 +281,7 @@ class KeysOnDisk:
         self.count = keys.count
         self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
         self._schema = pa.schema([(str(index), array.type) for index, array in enumerate(keys.arrays)])
+        self.prefilter = Prefilter.of(keys.codes, _SLOTS_ON_DISK)
         self._fences = keys.codes[::_FENCE].copy()
         self._greatest = int(keys.codes[-1])
         self._fence_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _FENCE))
@@ -259,9 +295,9 @@ class KeysOnDisk:
         try:
             with TemporaryFile(prefix="dolmen-") as file:
                 file.write(keys.codes.data)
-                file.write(keys.ts.data)
+                file.write(np.ascontiguousarray(keys.ts).data)
                 for start in range(0, self.count if keys.arrays else 0, self._block_rows):
-                    columns = [array.slice(start, self._block_rows) for array in keys.arrays]
+                    columns = keys.take(np.arange(start, min(start + self._block_rows, self.count)))
                     block = pa.RecordBatch.from_arrays(columns, schema=self._schema).serialize()
                     self._blocks.append((file.tell(), file.tell() + block.size))
                     file.write(block)
@@ -276,7 +312,6 @@ class KeysOnDisk:
             ) from None
 
     def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
-        """Yields the spans in which some ascending codes may be, and the codes that may be in each."""
         first = max(0, int(np.searchsorted(self._fences, ascending[0], "left")) - 1)
         last = int(np.searchsorted(self._fences, ascending[-1], "right"))
         step = _SPAN // _FENCE
@@ -346,7 +381,7 @@ class _SpanOnDisk:
 Span: TypeAlias = KeysInMemory | _SpanOnDisk  # keys with ascending codes. ``take`` returns nothing if codes are exact.
 
 
-def _take(arrays: Sequence[pa.Array], indexes: Int64s) -> list[pa.Array]:
+def _take(arrays: Sequence[pa.Array], indexes: Int64s | npt.NDArray[np.int32]) -> list[pa.Array]:
     indices = pa.array(indexes)
     return [array.take(indices) for array in arrays]
 
@@ -355,7 +390,9 @@ def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
     return reduce(np.logical_and, [to_mask(pc.equal(*columns)) for columns in zip(left, right, strict=True)])
 
 
-_SLOTS_PER_KEY, _PREFILTER_SLOTS = 16, 32
+_SLOTS_PER_KEY = 16  # of a table by value
+_PREFILTER_SLOTS, _SLOTS_ON_DISK = 32, 8
+_SLOTS_AT_ONCE = 1 << 17
 _MAX_SLOT_BITS = 24
 
 _FEW = 8  # up to this many keys are compared with every row, which costs less than a look into the prefilter
@@ -381,13 +418,49 @@ class Tuples:
     def are_ascending(self) -> bool:
         return bool((self.codes[1:] >= self.codes[:-1]).all())
 
-    @cached_property
-    def order(self) -> Int64s:
-        return np.arange(len(self.codes)) if self.are_ascending else np.argsort(self.codes)
 
-    @cached_property
-    def ascending(self) -> Int64s:
-        return self.codes if self.are_ascending else self.codes[self.order]
+class ValueTable(Struct, frozen=True):
+    """A mask of keys whose codes are exact and near each other, by distance from the least; it ends with False."""
+
+    least: int
+    mask: Mask
+
+    @classmethod
+    def of(cls, key_codes: Int64s) -> ValueTable | None:
+        """The table of ascending codes; None if they are too far apart."""
+        least, width = int(key_codes[0]), int(key_codes[-1]) - int(key_codes[0]) + 1
+        if width > 1 << min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * len(key_codes)).bit_length())):
+            return None
+        mask = np.zeros(width + 1, np.bool_)
+        mask[key_codes - least] = True
+        return cls(least, mask)
+
+    def possible(self, row_codes: Int64s) -> Mask:
+        """A mask of the codes that are keys."""
+        return self.mask[np.minimum((row_codes - np.int64(self.least)).view(np.uint64), len(self.mask) - 1)]
+
+
+class Prefilter(Struct, frozen=True):
+    """A bit for each slot of a table, which is set if a key is there; few enough bits for a processor's cache."""
+
+    bits: int  # the number of slots is 2 to this power
+    table: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, key_codes: Int64s, slots_per_key: int) -> Prefilter:
+        bits = min(_MAX_SLOT_BITS + 3, max(6, (slots_per_key * len(key_codes)).bit_length()))
+        table = np.zeros(1 << bits - 3, np.uint8)
+        for start in range(0, len(key_codes), _SLOTS_AT_ONCE):
+            at = np.sort(slots(key_codes[start : start + _SLOTS_AT_ONCE], bits))
+            octets = at >> 3
+            firsts = np.flatnonzero(_firsts_mask(octets))
+            table[octets[firsts]] |= np.bitwise_or.reduceat(np.uint8(1) << (at & 7).astype(np.uint8), firsts)
+        return cls(bits, table)
+
+    def possible(self, row_codes: Int64s) -> Mask:
+        """A mask of the codes that may be keys."""
+        at = slots(row_codes, self.bits)
+        return ((self.table.take(at >> 3, mode="clip") >> (at & 7).astype(np.uint8)) & 1).view(np.bool_)
 
 
 class KeysLookup:
@@ -457,64 +530,36 @@ class KeysLookup:
             if keys.count <= _FEW:
                 return self._mask_of_few(keys, rows, applied_through)
             if keys.count <= _IN_SET and len(keys.arrays) == 1:
-                younger = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
+                (younger,), _ = self.keys(applied_through)
                 return to_mask(pc.is_in(rows.arrays[0], value_set=younger))
-        if isinstance(keys, KeysOnDisk):
-            for span, some in keys.spans(rows.ascending):
-                mask[self._find_matching(span, rows, rows.order[some], applied_through)] = True
-            return mask
-        if self._exact and not rows.nullable and rows.are_ascending:
-            return self._mask_in_order(keys, rows.codes, applied_through)
-        if self._table is None:
-            at = slots(rows.codes, self._prefilter_bits)
-            possible = (self._prefilter.take(at >> 3, mode="clip") >> (at & 7).astype(np.uint8)) & 1
-        else:
-            possible = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
-            if self._least_ts > applied_through:
-                return _not_null(possible, rows)
+            if self._exact and not rows.nullable and rows.are_ascending:
+                return self._mask_in_order(keys, rows.codes, applied_through)
+        possible = self._filter.possible(rows.codes)
+        if isinstance(self._filter, ValueTable) and self._least_ts > applied_through:
+            return _not_null(possible, rows)
         at = np.flatnonzero(possible)
-        at = at[np.argsort(rows.codes[at])]  # looked up in their order, neighbours are in the processor's cache
-        mask[self._find_matching(keys, rows, at, applied_through)] = True
+        if len(at):
+            at = at[np.argsort(rows.codes[at])]  # looked up in their order, neighbours are in the processor's cache
+            for span, some in keys.spans(rows.codes[at]):
+                mask[self._find_matching(span, rows, at[some], applied_through)] = True
         return mask
 
     @cached_property
-    def _table(self) -> Mask | None:
-        """A mask of the keys by distance from the least, ending with False; None if the keys are too far apart."""
-        assert isinstance(self._keys, KeysInMemory)
-        key_codes = self._keys.codes
-        width = int(key_codes[-1]) - int(key_codes[0]) + 1
-        if not self._exact or width > 1 << self._table_bits:
-            return None
-        table = np.zeros(width + 1, np.bool_)
-        table[key_codes - key_codes[0]] = True
-        return table
-
-    @cached_property
-    def _table_bits(self) -> int:
-        return min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * self._keys.count).bit_length()))
-
-    @cached_property
-    def _prefilter_bits(self) -> int:
-        return min(_MAX_SLOT_BITS + 3, max(6, (_PREFILTER_SLOTS * self._keys.count).bit_length()))
-
-    @cached_property
-    def _prefilter(self) -> npt.NDArray[np.uint8]:
-        """A bit for each slot, True where a key is: 4 bytes a key, few enough for a processor's cache."""
-        assert isinstance(self._keys, KeysInMemory)
-        prefilter = np.zeros(1 << self._prefilter_bits - 3, np.uint8)
-        at = slots(self._keys.codes, self._prefilter_bits)
-        for bit in range(8):
-            prefilter[at[at & 7 == bit] >> 3] |= 1 << bit
-        return prefilter
+    def _filter(self) -> ValueTable | Prefilter:
+        if isinstance(self._keys, KeysOnDisk):
+            return self._keys.prefilter
+        table = ValueTable.of(self._keys.codes) if self._exact else None
+        return Prefilter.of(self._keys.codes, _PREFILTER_SLOTS) if table is None else table
 
     def _mask_of_few(self, keys: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
         """The mask for few keys: compares each key with all rows."""
         mask = np.zeros(len(rows.arrays[0]), np.bool_)
-        for index in np.flatnonzero(keys.ts > applied_through).tolist():
+        columns, ts = keys.all(self.types)
+        for index in np.flatnonzero(ts > applied_through).tolist():
             if self._exact:
                 mask |= rows.codes == keys.codes[index]
             else:
-                each = zip(rows.arrays, keys.arrays, strict=True)
+                each = zip(rows.arrays, columns, strict=True)
                 same = reduce(pc.and_, [pc.equal(array, column[index]) for array, column in each])
                 mask |= to_mask(same.fill_null(False))
         return _not_null(mask, rows) if self._exact else mask

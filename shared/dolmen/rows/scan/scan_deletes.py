@@ -42,8 +42,8 @@ _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
 
 _INLINE_TOGETHER = 1_000  # the most inline lists of keys that are decoded at once
 
-MEMORY_BYTES = 32 * MIB
-"""The most memory of keys, over all tuples of columns; about three times as much while they are sorted."""
+MEMORY_BYTES = 108 * MIB
+"""The most memory of keys, over all tuples of columns, while they are merged; about half of it later."""
 
 AHEAD_BYTES = 32 * MIB  # blobs are fetched ahead up to this size
 
@@ -148,7 +148,21 @@ class _KeysOfColumns:
     parts: list[KeysInMemory] = field(default_factory=list)
     tombstones: list[KeysTombstone] = field(default_factory=list)
     lookups: list[KeysLookup] = field(default_factory=list)
-    bytes: int = 0
+
+    times: set[int] = field(default_factory=set)  # some timestamps of the parts; more than one if they differ
+    codes_bytes: int = 0
+    values_bytes: int = 0
+
+    def add(self, part: KeysInMemory) -> None:
+        self.parts.append(part)
+        self.times |= {int(part.ts.min()), int(part.ts.max())}
+        self.codes_bytes += part.codes.nbytes
+        self.values_bytes += sum(array.nbytes for array in part.arrays)
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the parts while they are merged. A timestamp that all share takes none."""
+        return (4 if len(self.times) == 1 else 6) * self.codes_bytes + 2 * self.values_bytes
 
 
 class KeysGathering:
@@ -173,13 +187,11 @@ class KeysGathering:
             types = [self._schema.by_id[id_].arrow_type for id_ in columns]
             gathered = self._by_columns[columns] = _KeysOfColumns(types)
         if ts is None:
-            ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
+            ts = np.broadcast_to(np.int64(tombstones[0].ts), keys.num_rows)
         names = [str(id_) for id_ in columns]
         whole = widen_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
         if whole.num_rows:
-            part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
-            gathered.parts.append(part)
-            gathered.bytes += part.nbytes
+            gathered.add(KeysInMemory.of([column.chunk(0) for column in whole.columns], ts))
         if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else the next part of a list
             gathered.tombstones += tombstones
         while sum(each.bytes for each in self._by_columns.values()) > MEMORY_BYTES:
@@ -199,11 +211,13 @@ class KeysGathering:
     def _make_room(self) -> None:
         columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
         keys = KeysInMemory.merge(most.parts)
-        if keys.nbytes <= most.bytes // 2:  # there were many duplicates
-            most.parts, most.bytes = [keys], keys.nbytes
-            return
-        most.lookups.append(KeysLookup(columns, most.types, KeysOnDisk(keys), most.tombstones))
-        most.parts, most.bytes, most.tombstones = [], 0, most.tombstones[-1:]
+        rest = self._by_columns[columns] = _KeysOfColumns(most.types, tombstones=most.tombstones, lookups=most.lookups)
+        rest.add(keys)
+        if rest.bytes > most.bytes // 2:  # there were few duplicates
+            rest.lookups.append(KeysLookup(columns, most.types, KeysOnDisk(keys), most.tombstones))
+            self._by_columns[columns] = _KeysOfColumns(
+                most.types, tombstones=most.tombstones[-1:], lookups=rest.lookups
+            )
 
 
 def group_by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
