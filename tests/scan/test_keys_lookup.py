@@ -66,7 +66,13 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
         monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 1_400)
-        for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
+        for name, value in (
+            ("_FENCE", 3),
+            ("_SPAN", 6),
+            ("_BLOCK_BYTES", 50),
+            ("_MAX_BUCKET_BITS", 2),
+            ("_MOST_STEPS", 1),
+        ):
             monkeypatch.setattr(f"dolmen.rows.scan.keys_lookup.{name}", value)
     return str(request.param)
 

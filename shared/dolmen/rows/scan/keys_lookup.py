@@ -48,6 +48,9 @@ _IN_WORDS = 1024
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
+_MAX_BUCKET_BITS, _MOST_STEPS = 20, 16
+"""The buckets by which hashes in memory are found, and how far they are searched one code after another."""
+
 _FENCE = 1024  # of this many codes in a file, one is also in memory
 
 _SPAN = 128 * _FENCE  # the most codes that are read from a file at once: 1 MB
@@ -187,7 +190,7 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
         yield np.frombuffer(tails, "<u8").astype(np.uint64), rows
 
 
-class KeysInMemory(Struct, frozen=True):
+class KeysInMemory(Struct, frozen=True, dict=True):
     """Keys in memory, which are one span.
 
     ``arrays`` are empty if codes are exact. Otherwise the values of ``codes[i]`` are at ``order[i]``; at ``i`` if
@@ -238,6 +241,31 @@ class KeysInMemory(Struct, frozen=True):
         """Yields the spans in which some ascending codes may be, and the codes that may be in each."""
         yield self, slice(0, len(ascending))
 
+    def find(self, wanted: Int64s) -> Int64s:
+        """The index of the first code that is not less than each of these, as ``np.searchsorted`` returns it."""
+        if not self.arrays:
+            return np.searchsorted(self.codes, wanted)
+        # Hashes are spread evenly: few codes are in one bucket.
+        buckets = _bucket(wanted, self._bucket_bits)
+        at, ends = self._bucket_starts[buckets].astype(np.int64), self._bucket_starts[buckets + 1]
+        searching = np.flatnonzero(at < ends)
+        for _ in range(_MOST_STEPS):
+            searching = searching[self.codes[at[searching]] < wanted[searching]]
+            at[searching] += 1
+            searching = searching[at[searching] < ends[searching]]
+        at[searching] = np.searchsorted(self.codes, wanted[searching])
+        return at
+
+    @cached_property
+    def _bucket_bits(self) -> int:
+        return min(_MAX_BUCKET_BITS, max(1, self.count.bit_length()))
+
+    @cached_property
+    def _bucket_starts(self) -> npt.NDArray[np.int32]:
+        """The index of the first code in each bucket, and the number of codes."""
+        counts = np.bincount(_bucket(self.codes, self._bucket_bits), minlength=1 << self._bucket_bits)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
     def take(self, indexes: Int64s) -> list[pa.Array]:
         return _take(self.arrays, indexes if self.order is None else self.order[indexes])
 
@@ -252,6 +280,12 @@ class KeysInMemory(Struct, frozen=True):
         """True if there are codes between these two with a timestamp greater than ``applied_through``."""
         first, last = np.searchsorted(self.codes, least, "left"), np.searchsorted(self.codes, greatest, "right")
         return bool((self.ts[first:last] > applied_through).any())
+
+
+def _bucket(key_codes: Int64s, bits: int) -> Int64s:
+    """The first bits of each code, as a number that grows with the code."""
+    buckets: Int64s = (key_codes >> np.int64(64 - bits)) + (1 << bits - 1)
+    return buckets
 
 
 def _is_one(ts: Int64s) -> bool:
@@ -369,6 +403,9 @@ class _SpanOnDisk:
     def __init__(self, keys: KeysOnDisk, start: int, end: int) -> None:
         self._keys, self._start, self._end = keys, start, end
         self.codes = keys.integers(start, end)
+
+    def find(self, wanted: Int64s) -> Int64s:
+        return np.searchsorted(self.codes, wanted)
 
     @property
     def ts(self) -> Int64s:
@@ -583,7 +620,7 @@ class KeysLookup:
     def _find_matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
         """Finds the rows among ``at`` (in the order of codes) whose key is in the span, with a younger timestamp."""
         parts: list[Int64s] = []
-        indexes = np.searchsorted(span.codes, rows.codes[at])
+        indexes = span.find(rows.codes[at])
         ts = span.ts if self._least_ts <= applied_through else None
         while len(at):  # once, and again for rows whose code is that of several keys
             inside = np.minimum(indexes, len(span.codes) - 1)
