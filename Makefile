@@ -165,7 +165,7 @@ bench-quick: .venv/.installed ## what got slower than the figures in bench/quick
 .PHONY: bench-peers
 # Some 25 minutes, best on a machine with nothing else to do. A run that was broken off goes on: BENCH_FLAGS=--fresh begins anew.
 # Python keeps what it compiled, as it does in an installed package: the time of a new process is measured, too.
-bench-peers: .venv/.installed .venv-peers/.installed ## measure beside Delta, Iceberg, Lance, DuckLake (BENCH_FLAGS="--scale 0.1")
+bench-peers: .venv/.installed .venv-peers/.installed .venv-iceberg/.installed ## measure beside Delta, Iceberg, Lance, DuckLake (BENCH_FLAGS="--scale 0.1")
 	@scripts/minio.sh install --try
 	@unset PYTHONDONTWRITEBYTECODE; $(DEV)/python -m compileall -q shared/dolmen bench && \
 		$(DEV)/python -m bench.peers --write $(BENCH_FLAGS)

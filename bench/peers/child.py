@@ -35,6 +35,7 @@ WORKS = {
     "clusters": ("bench.peers.works.clusters", "clusters"),
     "rounds": ("bench.peers.works.rounds", "rounds"),
     "upkept rounds": ("bench.peers.works.rounds", "upkept_rounds"),
+    "publication": ("bench.peers.works.publication", "publication"),
 }
 """Where each work is."""
 

@@ -45,6 +45,7 @@ class Line:
             nothing for a whole one.
         more: more is better.
         compared: whether peers are compared by it.
+        kind: the line of ``PRICES`` that says why a peer may be faster.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Line:
     unit: str = "s"
     more: bool = False
     compared: bool = True
+    kind: str = ""
 
 
 NAMES = {
@@ -69,60 +71,102 @@ PLACES = {
     "s3": "On S3 over HTTP, on this machine",
     "s3 slow": f"On S3 with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte",
 }
+PRICES = {
+    "append": ("one large append", "files are synced before a commit, and each column chunk has a checksum"),
+    "scan": ("sums of a table without deletes", "each column chunk is compared with its checksum"),
+    "deleted": (
+        "sums after deletes",
+        "a delete reads and writes no rows, so scans compare keys until `resolve` has run",
+    ),
+    "resolved": ("sums after deletes, resolved", "rows are hidden, not rewritten, so scans copy the others"),
+    "delete": ("a delete", "no catalog server: three PUTs to S3, in two round trips"),
+    "upsert": ("an upsert", "keys are sorted and stored, so that no row is read"),
+    "commit": ("small commits", "no catalog server, and each file is synced with its directory"),
+    "together": ("commits of four processes", "no catalog server, files are synced, and no commit fails"),
+    "adopt": ("files become a table", "each footer is read, and its statistics and checksum are kept"),
+    "open": ("a table is opened", "the pointer is read, so that the newest version is seen"),
+    "small files": ("sums of many small files", "each file has a footer and checksums, which Python compares"),
+    "look-up": ("a row by its key, without an index", "row groups are compared with their checksums"),
+    "index": (
+        "a row by its key, with an index",
+        "each look-up reads the pointer, and pages are compared with checksums",
+    ),
+}
+"""What is compared, and which promise it pays for, by kind."""
+
+COMMITS = ("commit", "adopt", "open")
+"""Kinds in which plain Parquet is not compared, because it has no commits."""
+
 LINES = {
     "One large append": [
-        Line("append", "table", "append"),
+        Line("append", "table", "append", kind="append"),
         Line("stored", "table", "stored", member("bytes"), "MB"),
         Line("memory of the append", "table", "append", member("peak_mb"), "mb"),
-        Line("open, and sums of two columns", "table", "sums"),
-        Line("open, and sums of 1 % of the ids", "table", "range of 1 %"),
-        Line("look-up of a row by id", "table", "look-ups"),
+        Line("open, and sums of two columns", "table", "sums", kind="scan"),
+        Line("open, and sums of 1 % of the ids", "table", "range of 1 %", kind="scan"),
+        Line("look-up of a row by id", "table", "look-ups", kind="look-up"),
     ],
     "Deletes from it": [
-        Line("delete of 1 row", "table", "delete: 1 row"),
-        Line("delete of a range", "table", "delete: a range"),
-        Line("delete of random ids", "table", "delete: random ids"),
-        Line("delete of users", "table", "delete: users"),
-        Line("open, and sums after all of these", "table", "sums after: users"),
+        Line("delete of 1 row", "table", "delete: 1 row", kind="delete"),
+        Line("delete of a range", "table", "delete: a range", kind="delete"),
+        Line("delete of random ids", "table", "delete: random ids", kind="delete"),
+        Line("delete of users", "table", "delete: users", kind="delete"),
+        Line("open, and sums after all of these", "table", "sums after: users", kind="deleted"),
         Line("resolution", "table", "resolve", compared=False),
-        Line("open, and sums, resolved", "table", "sums after: resolve"),
+        Line("open, and sums, resolved", "table", "sums after: resolve", kind="resolved"),
         Line("compaction", "table", "compact", compared=False),
-        Line("open, and sums, compacted", "table", "sums after: compact"),
+        Line("open, and sums, compacted", "table", "sums after: compact", kind="scan"),
         Line("stored, cleaned up", "table", "stored in the end", member("bytes"), "MB"),
     ],
     "Small commits of 100 rows": [
-        Line("commits a second", "commits", "commits", per_second, "/s", more=True),
-        Line("a commit, the first", "commits", "commits", member("first")),
-        Line("a commit, the last", "commits", "commits", member("last")),
+        Line("commits a second", "commits", "commits", per_second, "/s", more=True, kind="commit"),
+        Line("a commit, the first", "commits", "commits", member("first"), kind="commit"),
+        Line("a commit, the last", "commits", "commits", member("last"), kind="commit"),
         Line("commits made", "commits", "commits", member("done"), "", compared=False),
         Line("objects left by a commit", "commits", "stored", lambda s: s["objects"] / s["commits"], ".1"),
         Line("stored by a commit", "commits", "stored", lambda s: s["bytes"] / s["commits"], "kB"),
-        Line("open, and sums", "commits", "sums"),
+        Line("open, and sums", "commits", "sums", kind="small files"),
         Line("compaction", "commits", "compact", compared=False),
-        Line("open, and sums, compacted", "commits", "sums after: compact"),
+        Line("open, and sums, compacted", "commits", "sums after: compact", kind="scan"),
         Line("objects, compacted and cleaned up", "commits", "stored in the end", member("objects"), ""),
     ],
     "100 deletes of one row": [
-        Line("open, and sums before", "trickle", "sums before"),
-        Line("a delete", "trickle", "deletes"),
-        Line("open, and sums after", "trickle", "sums after"),
-        Line("open, and sums, resolved", "trickle", "sums after: resolve"),
-        Line("open, and sums, compacted", "trickle", "sums after: compact"),
+        Line("open, and sums before", "trickle", "sums before", kind="scan"),
+        Line("a delete", "trickle", "deletes", kind="delete"),
+        Line("open, and sums after", "trickle", "sums after", kind="deleted"),
+        Line("open, and sums, resolved", "trickle", "sums after: resolve", kind="resolved"),
+        Line("open, and sums, compacted", "trickle", "sums after: compact", kind="scan"),
     ],
     "Two appenders and two deleters at once": [
-        Line("appends a second", "together", "together", lambda s: s["appends"] / s["seconds"], "/s", more=True),
-        Line("deletes a second", "together", "together", lambda s: s["deletes"] / s["seconds"], "/s", more=True),
+        Line(
+            "appends a second",
+            "together",
+            "together",
+            lambda s: s["appends"] / s["seconds"],
+            "/s",
+            more=True,
+            kind="together",
+        ),
+        Line(
+            "deletes a second",
+            "together",
+            "together",
+            lambda s: s["deletes"] / s["seconds"],
+            "/s",
+            more=True,
+            kind="together",
+        ),
         Line("errors", "together", "together", lambda s: float(sum(s["errors"].values())), "", compared=False),
         Line("rows lost", "together", "together", member("lost"), "", compared=False),
         Line("rows that came back", "together", "together", member("revived"), "", compared=False),
     ],
     "Ten thousand files of 100 rows": [
-        Line("the files become a table", "files", "register"),
-        Line("a new process: open", "files", "open and sum", member("open_seconds")),
-        Line("open, and sums", "files", "open and sum"),
+        Line("the files become a table", "files", "register", kind="adopt"),
+        Line("a new process: open", "files", "open and sum", member("open_seconds"), kind="open"),
+        Line("open, and sums", "files", "open and sum", kind="small files"),
         Line("memory of that", "files", "open and sum", member("own_peak_mb"), "mb"),
-        Line("open, and sums of 0.1 %", "files", "open and sum a range"),
-        Line("open, and one row", "files", "open and look up a row"),
+        Line("open, and sums of 0.1 %", "files", "open and sum a range", kind="small files"),
+        Line("open, and one row", "files", "open and look up a row", kind="small files"),
     ],
     "Visits, clustered by user and time": [
         Line("loaded in no order: bytes for one user of 100,000", "clusters", "one user: loaded", downloaded, "MB"),
@@ -130,21 +174,30 @@ LINES = {
         Line("clustering", "clusters", "cluster", compared=False),
         Line("clustered: bytes for one user", "clusters", "one user: clustered", downloaded, "MB"),
         Line("for one hour", "clusters", "one hour: clustered", downloaded, "MB"),
-        Line("open, and sums of one user", "clusters", "one user: clustered"),
-        Line("open, and sums of one hour", "clusters", "one hour: clustered"),
+        Line("open, and sums of one user", "clusters", "one user: clustered", kind="scan"),
+        Line("open, and sums of one hour", "clusters", "one hour: clustered", kind="scan"),
     ],
     "UUID keys": [
-        Line("ten appends", "keys", "load"),
-        Line("look-up of a row", "keys", "gets"),
-        Line("upsert", "keys", "upsert"),
+        Line("ten appends", "keys", "load", kind="append"),
+        Line("look-up of a row", "keys", "gets", kind="look-up"),
+        Line("upsert", "keys", "upsert", kind="upsert"),
         Line("memory of the upsert", "keys", "upsert", member("own_peak_mb"), "mb"),
-        Line("open, and sums after it", "keys", "sums after: upsert"),
+        Line("open, and sums after it", "keys", "sums after: upsert", kind="deleted"),
         Line("resolution", "keys", "resolve", compared=False),
         Line("memory of the resolution", "keys", "resolve", member("own_peak_mb"), "mb"),
-        Line("open, and sums, resolved", "keys", "sums after: resolve"),
+        Line("open, and sums, resolved", "keys", "sums after: resolve", kind="resolved"),
         Line("compaction", "keys", "compact", compared=False),
-        Line("an index is built", "keys", "index"),
-        Line("look-up of a row by it", "keys", "gets by the index"),
+        Line("an index is built", "keys", "index", kind="index"),
+        Line("look-up of a row by it", "keys", "gets by the index", kind="index"),
+    ],
+    "Published as Iceberg": [
+        Line(f"sums of two columns{then}, by {reader}", "publication", f"sums, {state}: {name}")
+        for state, then in (("whole", ""), ("1 % deleted", " with 1 % of the rows deleted"))
+        for name, reader in (
+            ("dolmen", "dolmen"),
+            ("DuckDB", "DuckDB's reader"),
+            ("Polars", "Polars' reader"),
+        )
     ],
 }
 """The tables, by their titles."""

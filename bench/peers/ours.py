@@ -76,5 +76,9 @@ class Ours(Peer):
     def clean(self) -> None:
         self._database.gc()
 
+    def publish(self) -> str:
+        self._table.set(iceberg="v2")
+        return self._table.publish_iceberg().metadata_location
+
     def files(self) -> int:
         return len(plan_of(self._table.scan()).files)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 from bench.page import PAGE, updated
 from bench.peers.charts import charts
-from bench.peers.figures import LINES, NAMES, PLACES, cell, comparable, figure, outcome_of, show
+from bench.peers.figures import COMMITS, LINES, NAMES, PLACES, PRICES, cell, comparable, figure, outcome_of, show
 from bench.peers.results import Results
 from bench.peers.servers import BYTES_PER_SECOND, FIRST_BYTE_SECONDS
 
@@ -27,42 +28,36 @@ COMPARED_ROUNDS = 10
 ROUNDS_TIMES = 1.2
 """Target with background work: the time of a query in the last rounds, relative to the first rounds."""
 
+SHOWN = ("folder", "s3 slow")
+"""The places with tables on the page; the others count where peers are compared."""
+
 FASTER = 0.95
 """A peer is faster if it takes less than this share of dolmen's time."""
 
 _METHOD = f"""\
-`make bench-peers` writes this section (`python -m bench.peers`). dolmen and five others get the same seeded rows on the
-same machine, one after another, each task in its own process, with the default settings of each library:
-[delta-rs](https://delta-io.github.io/delta-rs/), [pyiceberg](https://py.iceberg.apache.org) with its SQL
-catalog on SQLite, [Lance](https://lance.org), [DuckLake](https://ducklake.select) with its catalog on PostgreSQL
-(SQLite if that is not installed), and plain Parquet files written by pyarrow, which are the lower bound: they have no
-commits. Versions are pinned in `locks/peers.txt`. `make bench-peers BENCH_FLAGS="--scale 0.05"` makes a small run. An
-interrupted run continues where it stopped, and `BENCH_FLAGS=--fresh` starts again.
+`make bench-peers` writes this section (`BENCH_FLAGS="--scale 0.05"` for a small run; an interrupted run continues,
+unless it gets `--fresh`). dolmen and five others get the same seeded rows on the same machine, one after another, each
+task in its own process, with the default settings of each library: [delta-rs](https://delta-io.github.io/delta-rs/),
+[pyiceberg](https://py.iceberg.apache.org) with its SQL catalog on SQLite, [Lance](https://lance.org),
+[DuckLake](https://ducklake.select) with its catalog on PostgreSQL, and plain Parquet files written by pyarrow, which
+have no commits. `locks/peers.txt` has the versions.
 
-* **Stores**: a folder; an S3 server on this machine (MinIO, or ministack if that is not installed), behind a proxy
-  that counts requests; and the same with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte of each response and
-  {BYTES_PER_SECOND / 1e6:.0f} MB a second on each connection, which is similar to S3. The requests of a step, or of one
-  of its repetitions, are in brackets. The catalogs of Iceberg and DuckLake are always on this machine: their requests
-  take no network time and are not counted.
-* **Correctness**: after each step, the sums that a peer returns are compared with sums that numpy computes from the
-  same rows. The tables show errors, and `make bench-peers` fails.
-* **Limits**: a peer that exceeds the time or memory limit of a step is stopped, and the tables say so. A loop that
-  runs out of time is measured by the work it did; later steps are shown but not compared.
-* **Time** is wall-clock time. Queries include opening the table; for deletes, commits and upserts it is already open.
-  Each library is loaded beforehand.
-  Memory is the peak of a process during the step, including the interpreter and the rows that it returns.
-* **Disk**: in a folder, dolmen syncs each file and its directory before it commits; ten small appends are 66 calls of
-  `fsync`. delta-rs and Lance make none, and pyiceberg and DuckLake (on SQLite) make 40, all of them for their catalogs.
-  Data that is not synced may be lost in a power failure, although it was committed.
-* **Background work** is each peer's own: `maintain` and `gc` of dolmen; `optimize.compact` and `vacuum` of delta-rs;
-  `compact_files` and `cleanup_old_versions` of Lance; rewriting, merging and expiry of DuckLake; expiry of pyiceberg,
-  which has no compaction. Only dolmen has resolution. dolmen keeps objects that are no longer needed for one second,
-  and the others delete them at once.
-* **Concurrent commits**: four processes commit to one table. Failed commits are retried only by the library itself.
-* **Rounds** are a small version of [LST-Bench](https://arxiv.org/abs/2305.01120): append 1 %, delete 1 %, upsert 1 %,
-  query; without background work, or with it after every fifth round.
-* A dash means that a peer does not have this operation. The best figure of a line is bold; compactions and resolutions
-  are not compared, because peers leave different amounts of work to them.
+* **Stores**: a folder; MinIO on this machine, behind a proxy that counts requests; and the same with
+  {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte and {BYTES_PER_SECOND / 1e6:.0f} MB a second on each connection,
+  like S3. Requests are in brackets. Catalogs are on this machine: their requests take no network time and are not
+  counted.
+* **Correctness**: the sums of each step are compared with numpy's for the same rows. `make bench-peers` fails if they
+  differ.
+* **Limits**: a peer that exceeds the time or memory limit of a step is stopped. A loop that runs out of time is
+  measured by the work it did; later steps are shown but not compared.
+* **Time** is wall-clock time, with libraries loaded beforehand. Queries include opening the table. Memory is the peak
+  of a process, with the interpreter and the rows that it returns.
+* **Disk**: dolmen syncs each file and its directory before it commits: ten small appends are 66 calls of `fsync`.
+  delta-rs and Lance make none, and pyiceberg and DuckLake 40 for their catalogs. Data that is not synced may be lost in
+  a power failure.
+* **Background work** is each peer's own (pyiceberg has no compaction). It is not compared, because peers leave
+  different amounts of work to it.
+* **Concurrent commits**: four processes, one table. Failed commits are retried only by the library itself.
 """
 
 
@@ -93,7 +88,7 @@ def section(results: Results | None) -> str:
         *(f"![{title}](assets/{name})\n" for name, title, _ in charts(results)),
     ]
     for place, title in PLACES.items():
-        tables = list(_tables(results, place))
+        tables = list(_tables(results, place)) if place in SHOWN else []
         if tables:
             parts += [f"### {title}", "", *tables]
     return "\n".join(parts).rstrip("\n") + "\n"
@@ -121,29 +116,36 @@ def _tables(results: Results, place: str) -> Iterator[str]:
 
 
 def _faster(results: Results) -> Iterator[str]:
-    """A table of the steps in which the fastest peer is faster than dolmen."""
-    rows = []
+    """A table of what the fastest peer does faster than dolmen: a line for each kind, with its worst case."""
+    compared = Counter[str]()
+    worse: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for place, where in PLACES.items():
         for title, lines_of in LINES.items():
-            for line in (each for each in lines_of if each.unit in ("s", "/s")):
+            for line in (each for each in lines_of if each.kind):
                 ours = comparable(line, outcome_of(results, place, line, "dolmen"))
+                peers = [peer for peer in list(NAMES)[1:] if peer != "pyarrow" or line.kind not in COMMITS]
                 found = {
                     peer: (value / ours if line.more else ours / value)
-                    for peer in list(NAMES)[1:]
+                    for peer in peers
                     if ours and (value := comparable(line, outcome_of(results, place, line, peer)))
                 }
-                if ours and found and max(found.values()) > 1 / FASTER:
-                    best = max(found, key=lambda peer: found[peer])
-                    rows.append(
-                        f"| {where} | {title}: {line.text} | {show(ours, line.unit)} | {NAMES[best]} "
-                        f"| {found[best]:.1f} |"
+                if not ours or not found:
+                    continue
+                compared[line.kind] += 1
+                best = max(found, key=lambda peer: found[peer])
+                if found[best] > 1 / FASTER:
+                    case = f"{title}: {line.text}, {where[0].lower()}{where[1:]}"
+                    worse[line.kind].append(
+                        (found[best], f"{case}: {show(ours, line.unit)} | {NAMES[best]}, {found[best]:.1f} x")
                     )
-    if not rows:
+    if not worse:
         yield "Nowhere in this run."
         return
-    yield "| where | what | dolmen | fastest | times as fast as dolmen |"
+    yield "| what | slower in | worst case | fastest | what it pays for |"
     yield "|---|---|---|---|---|"
-    yield from rows
+    for kind, (what, price) in PRICES.items():
+        if cases := worse.get(kind):
+            yield f"| {what} | {len(cases)} of {compared[kind]} | {max(cases)[1]} | {price} |"
 
 
 def _targets(results: Results) -> Iterator[str]:

@@ -153,6 +153,10 @@ class Peer(ABC):
         """Deletes what only older versions need, at once."""
         raise UnsupportedError
 
+    def publish(self) -> str:
+        """Publishes the newest version as Iceberg; returns where its metadata is."""
+        raise UnsupportedError
+
     def files(self) -> int:
         """Data files of the newest version."""
         raise UnsupportedError

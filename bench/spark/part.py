@@ -54,9 +54,8 @@ def measure_spark(
             some = min(rounds, 3)
             with workers([Writing], directory, source) as [writer]:
                 head = (
-                    f"The same rows, {some} rounds, compared with Spark's own writer of Parquet with zstd. dolmen's "
-                    "files also have page indexes, checksums and Bloom filters of keys, and their statistics are in "
-                    "the manifest."
+                    f"The same rows, {some} rounds, beside Spark's own writer of Parquet with zstd. dolmen's files "
+                    "also have page indexes, checksums and Bloom filters of keys."
                 )
                 lines = measured.writes(writer, some)
                 sections.append(section("Spark: writes, local directory", head, [], lines, tell))
@@ -79,13 +78,11 @@ def _head(source: Source, rounds: int, peers: Sequence[str]) -> str:
     packages = ", ".join(f"`{PEERS[name].packages}`" for name in peers)
     settings = ", ".join(f"`{name}={value}`" for name, value in SETTINGS.items() if "memory" in name or "part" in name)
     return (
-        f"{source.rows:,} rows of 8 columns in {FILES} files; {rounds} alternating rounds after warm-ups; medians. "
-        "Seconds are processor time of the driver, its JVM and their child processes, with wall-clock time in "
-        "brackets; ratios are of the processor times of each pair. Each engine runs in its own process, with "
-        f"`local[2]`, {settings} and Spark's other defaults"
-        f"{'; compared with dolmen: ' + packages if packages else ''}. Plain is "
-        "`spark.read.parquet` of the same engine's files, in the same session and without deletes; its seconds are "
-        "those for dolmen's files. Deletes by key are resolved, unless said otherwise."
+        f"{source.rows:,} rows of 8 columns in {FILES} files; medians of {rounds} rounds in turns, after warm-ups. "
+        "Seconds are processor time of the driver and its JVM, with the clock's in brackets. Each engine has its own "
+        f"process, with `local[2]`, {settings}{'; compared with ' + packages if packages else ''}. Plain is "
+        "`spark.read.parquet` of the same engine's files, without deletes. Deletes by key are resolved, unless said "
+        "otherwise."
     )
 
 

@@ -20,7 +20,7 @@ from bench.page import PAGE, updated
 from bench.peers import page
 from bench.peers.charts import charts
 from bench.peers.child import PEERS, WORKS
-from bench.peers.figures import LINES, PLACES, cell, comparable, figure
+from bench.peers.figures import LINES, PLACES, PRICES, cell, comparable, figure
 from bench.peers.meter import Meter
 from bench.peers.ours import Ours
 from bench.peers.peer import Ids, Peer, Place, Sums
@@ -30,6 +30,7 @@ from bench.peers.rows import Oracle, Sizes, event_rows, uuids
 from bench.peers.run import Run, versions
 from bench.peers.works.clusters import clusters
 from bench.peers.works.commits import commits
+from bench.peers.works.publication import publication
 from bench.peers.works.rounds import upkept_rounds
 from bench.peers.works.table import table
 from bench.peers.works.together import together
@@ -57,7 +58,7 @@ def place(folder: Path) -> Place:
     return Place(str(folder / "table"), folder / "catalog")
 
 
-@pytest.mark.parametrize("work", [table, commits, clusters, trickle, upkept_rounds])
+@pytest.mark.parametrize("work", [table, commits, clusters, trickle, upkept_rounds, publication])
 def test_every_answer_of_dolmen_is_what_numpy_makes_of_the_same_rows(work: Any, tmp_path: Path) -> None:
     steps = measured(work, Ours(place(tmp_path)))
     answers = [step["right"] for step in steps if "right" in step]
@@ -242,7 +243,9 @@ def full(path: Path) -> Results:
 def test_the_page_says_where_a_peer_is_faster_and_its_charts_can_be_drawn(tmp_path: Path) -> None:
     results = full(tmp_path / "results.jsonl")
     text = page.section(results)
-    assert "| In a folder | UUID keys: upsert | 1 s | Lance | 2.0 |" in text
+    assert "| an upsert | 1 of 1 | UUID keys: upsert, in a folder: 1 s | Lance, 2.0 x | keys are sorted" in text
+    kinds = {line.kind for line in chain.from_iterable(LINES.values())}
+    assert kinds - {""} == PRICES.keys(), "each kind says what it pays for"
     drawn = charts(results)
     assert [name for name, _, _ in drawn] == [
         "peers-deletes-folder.svg",
