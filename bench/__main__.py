@@ -266,9 +266,10 @@ This page is written by `make bench` (`python -m bench --write`).
 The data: {rows:,} rows, {table.nbytes / 1e9:.2f} GB as Arrow: sequential `id`, log-uniform int64 `user_id`,
 increasing `event_time`, two low-cardinality strings, float `amount`, a random text of 60 characters. Both sides run in
 turns in one process, {rounds} times (unless a section says otherwise), after one warm-up; the ratio is the median of
-the ratios of the pairs. The ratios matter, not the seconds of one machine ({os.cpu_count()} cores, {platform.machine()},
-Python {platform.python_version()}, pyarrow {pa.__version__}). A scan is timed from `open()` to the last batch. For
-scans after a delete, the column "pyarrow" is dolmen's own scan before it. Sections may be from different runs.
+the ratios of the pairs. The ratios matter, not the seconds of one machine ({os.cpu_count()} cores,
+{platform.machine()}, Python {platform.python_version()}, pyarrow {pa.__version__}). A scan is timed from `open()` to
+the last batch. For scans after a delete, the column "pyarrow" is dolmen's own scan before it. Sections may be from
+different runs.
 [performance.md](performance.md) explains missed targets.
 
 """
