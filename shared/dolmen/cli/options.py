@@ -20,7 +20,7 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.cli.exit_codes import BROKEN_PIPE, DECLINED, INTERRUPTED
 from dolmen.cli.output import warn
-from dolmen.cli.overview import overview
+from dolmen.cli.overview import help_text
 from dolmen.errors import DatabaseNotFoundError, Error, InputError, UnsettledTimestampError
 from dolmen.format.dialect import DIALECT_ATTRIBUTES, flag_of, parse_attributes
 from dolmen.format.ingest_properties import WRITTEN, format_names
@@ -62,7 +62,7 @@ class Commands(_Converted, TyperGroup):
     """The group of all commands. It ends quietly when the user, or the next command of a pipe, stops reading."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        sys.stdout.write(overview())
+        sys.stdout.write(help_text())
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -35,9 +35,9 @@ from dolmen.transactions.column_types import columns_and_rows
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.keys import check_key
 from dolmen.transactions.row_statements import TableChange
+from dolmen.transactions.schema_verbs import CommitT
 from dolmen.transactions.snapshot import Moment, clone_table
 from dolmen.transactions.transaction_table import (
-    CommitT,
     ErasedT,
     TransactionTable,
     drop_table,

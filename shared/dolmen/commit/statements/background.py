@@ -378,14 +378,6 @@ class PutIndexParts(Struct, frozen=True):
         return TableEffect(self.name, "index")
 
 
-def without_index(entry: TableEntry) -> TableEntry:
-    """A table's whole entry without the parts of its index."""
-    if not entry.segments_of("index"):
-        return entry
-    kept = tuple(segment for segment in entry.segments if segment.kind != "index")
-    return msgspec.structs.replace(entry, segments=kept)
-
-
 def without_files(entry: TableEntry, uuids: Collection[str]) -> TableEntry:
     """The table's entry without these files; it must have all of them. Files in segments get into ``removed``."""
     spilled = dict.fromkeys(uuids)

@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, DatabaseStatement, Draft
-from dolmen.commit.statements.background import without_index
 from dolmen.commit.statements.erasures import delete_remembered
-from dolmen.commit.statements.row_changes import count_files
+from dolmen.commit.statements.row_changes import count_files, without_index
 from dolmen.commit.uploads import PendingUploads, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     RememberedKeys,
