@@ -11,12 +11,7 @@ from dolmen.base import arguments
 from dolmen.commit.change import About, Metadata, with_full_signatures
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.errors import (
-    InputError,
-    RowError,
-    SchemaError,
-    short_repr,
-)
+from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.properties import check_one_order, check_properties
@@ -29,9 +24,7 @@ from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.constraints import add_check, add_primary_key, set_not_null
-from dolmen.transactions.merge.clauses import (
-    Expression,
-)
+from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import TableChange
 

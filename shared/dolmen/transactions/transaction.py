@@ -15,14 +15,7 @@ from dolmen.commit.change import NO_NOTE, About, Metadata, Note, with_full_signa
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
-from dolmen.errors import (
-    ConflictError,
-    Error,
-    InputError,
-    TableExistsError,
-    VersionExpiredError,
-    short_repr,
-)
+from dolmen.errors import ConflictError, Error, InputError, TableExistsError, VersionExpiredError, short_repr
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry

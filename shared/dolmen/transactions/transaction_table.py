@@ -10,12 +10,7 @@ from typing import Any, Generic, TypeVar, Unpack, get_args
 from dolmen.base import arguments
 from dolmen.commit.change import About, read_about, with_full_signatures
 from dolmen.commit.statements.catalog import DropTable
-from dolmen.errors import (
-    Error,
-    InputError,
-    PredicateError,
-    TableNotFoundError,
-)
+from dolmen.errors import Error, InputError, PredicateError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import own_names
 from dolmen.predicate.ast import Predicate
@@ -23,15 +18,11 @@ from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.scan.conditions import read_predicate
 from dolmen.rows.scan.plan import View
 from dolmen.transactions.erase import erase_rows
-from dolmen.transactions.merge.clauses import (
-    Clauses,
-    WhenMatched,
-    WhenNotMatched,
-    WhenNotMatchedBySource,
-)
+from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.merge.merge import NewValues, changed_rows, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
-from dolmen.transactions.row_statements import Mode, NewColumns, TableChange
+from dolmen.transactions.row_arguments import NewColumns
+from dolmen.transactions.row_statements import Mode, TableChange
 from dolmen.transactions.schema_verbs import CommitT, SchemaVerbs
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
