@@ -105,12 +105,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         self._context = Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))
 
     def _apply(
-        self,
-        operation: str,
-        statement: Callable[[UnitOfWork], None],
-        about: About,
-        *,
-        needs_newest: bool = False,
+        self, operation: str, statement: Callable[[UnitOfWork], None], about: About, *, needs_newest: bool = False
     ) -> Commit:
         unit = UnitOfWork(self._context, operation, note=read_about(**about)[0], newest=needs_newest)
         statement(unit)

@@ -25,9 +25,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         ),
         "rejected": "Files and rows that could not be ingested: list, show, try again.",
     },
-    "feed": {
-        "changes": "Show the rows that commits inserted, deleted and updated, in the order of the versions.",
-    },
+    "feed": {"changes": "Show the rows that commits inserted, deleted and updated, in the order of the versions."},
     "deletes": {
         "erase": (
             "Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."

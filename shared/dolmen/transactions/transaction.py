@@ -58,12 +58,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     """
 
     def _apply(
-        self,
-        operation: str,
-        statement: Callable[[UnitOfWork], None],
-        about: About,
-        *,
-        needs_newest: bool = False,
+        self, operation: str, statement: Callable[[UnitOfWork], None], about: About, *, needs_newest: bool = False
     ) -> CommitT:
         """Runs one statement: on the newest version if ``needs_newest``, otherwise on the newest cached one."""
         raise NotImplementedError

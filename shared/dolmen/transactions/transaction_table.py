@@ -325,12 +325,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
             37
         """
         where = with_parameters(where, parameters)
-        return self._apply(
-            "update",
-            lambda change: update_rows(change, set, where),
-            about,
-            reads_rows=True,
-        )
+        return self._apply("update", lambda change: update_rows(change, set, where), about, reads_rows=True)
 
     def merge(
         self,
@@ -388,10 +383,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         is_upsert = clauses.is_upsert(entry, keys, rows.rows.schema.names)
         operation = "delete" if clauses.is_delete else "upsert" if is_upsert else "merge"
         return self._apply(
-            operation,
-            lambda change: merge_rows(change, rows, on, clauses, new_columns),
-            about,
-            reads_rows=True,
+            operation, lambda change: merge_rows(change, rows, on, clauses, new_columns), about, reads_rows=True
         )
 
     def restore(
@@ -458,13 +450,7 @@ class TransactionTable(TableVerbs[None, str]):
     def _note_read(self, predicate: Predicate | None) -> None:
         self._unit.depend_on_rows(self.name, predicate, self._pinned)
 
-    def _apply(
-        self,
-        operation: str,
-        statement: Callable[[TableChange], None],
-        about: About,
-        **how: Any,
-    ) -> None:
+    def _apply(self, operation: str, statement: Callable[[TableChange], None], about: About, **how: Any) -> None:
         request = read_request(about)
         self._unit.operations.append(operation)
         with self._unit.savepoint():  # a call may add several statements: all of them, or none

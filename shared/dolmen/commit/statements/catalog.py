@@ -342,7 +342,7 @@ class SubjectDeletes:
         erasures = draft.erasures_after(then_ts)
         for entry in tables.values() if erasures else ():
             with_erasures(entry, erasures, draft.segments, record)
-        for memory in RememberedKeys.each(tables) if erasures else ():
+        for memory in RememberedKeys.of_tables(tables) if erasures else ():
             for erasure in erasures:
                 key = memory.entry.uuid, erasure.id
                 if key not in keys and reaches(erasure, memory.owner) and not tables_of(erasure, memory.entry):
@@ -362,7 +362,7 @@ class SubjectDeletes:
 
         hidden = {name: with_erasures(entry, erasures, draft.segments, find_record) for name, entry in tables.items()}
         visible = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
-        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(visible)}
+        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.of_tables(visible)}
 
     def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
         deletes = [
