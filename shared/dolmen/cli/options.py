@@ -243,7 +243,7 @@ _GROUPS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "dialect": (_DIALECT, _attributes),
     "moment": ({"version": Version, "at": At, "tag": Tag}, moment_of),
 }
-"""By name of a command's parameter: the options that stand in its place, and what makes its value of them."""
+"""By the name of a command's parameter: the options that replace it, and the function that makes its value of them."""
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

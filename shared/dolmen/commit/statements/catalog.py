@@ -177,7 +177,7 @@ class AlterTable(Struct, frozen=True):
 
 
 class AdoptTable(CreateTable, Struct, frozen=True):
-    """Creates a table with existing files. Columns that are narrower in some of them have any ``widened_ts`` but 0."""
+    """Creates a table with existing files. A column of another type in some of them has a ``widened_ts`` above 0."""
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table. Its files may lack columns, or have them under other names: hence ``altered_ts``."""

@@ -142,7 +142,7 @@ class Attachment:
         self._shown_tables[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
     def _has_own_view(self, name: str) -> bool:
-        """Whether nobody has replaced the table's view since it was made here."""
+        """True unless another program has replaced the table's view since it was made here."""
         shown = self._shown_tables.get(name)
         if shown is None or shown.origin is None:
             return True
