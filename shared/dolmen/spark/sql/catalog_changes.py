@@ -1,4 +1,4 @@
-"""What ALTER TABLE changes in a table of a catalog: Spark's objects become calls of the table's verbs."""
+"""The changes of ALTER TABLE in a catalog: objects of Spark become calls of a table's verbs."""
 
 from __future__ import annotations
 
