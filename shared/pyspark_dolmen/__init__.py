@@ -84,7 +84,8 @@ def register(spark: SparkSession) -> None:
     harm. It also lets Spark push filters into Python data sources (``spark.sql.python.filterPushdown.enabled``), which
     the option ``push_filters`` needs; without that option none is pushed.
     """
-    from dolmen.spark.sessions import check_any_session, is_remote
+    from dolmen.spark.sessions import check_any_session
+    from dolmen.spark.tasks import is_remote
 
     check_any_session(spark)
     # A session of Spark Connect does not say which formats it knows; there, registering again replaces.

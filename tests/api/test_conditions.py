@@ -132,6 +132,13 @@ def test_a_delete_says_how_it_was_done(people: Table) -> None:
         people.delete("TRUE", mode="sometimes")  # type: ignore[arg-type]
 
 
+def test_the_history_of_a_delete_names_the_column_of_a_field_and_no_column_of_its_name(db: Database) -> None:
+    table = db.create_table("t", pa.table({"a": [1, 2], "s": [{"a": 6, "b": 1}, {"a": 1, "b": 1}], "b": [1, 1]}))
+    (effect,) = table.delete("s.a & 7 = 6 AND B + 0 = 1").did
+    assert sorted(effect.over) == ["b", "s"]
+    assert table.to_arrow()["a"].to_pylist() == [2]
+
+
 def test_a_result_of_null_deletes_nothing(people: Table) -> None:
     assert people.delete("CASE WHEN id > 100 THEN TRUE END").mode is None
     assert people.delete("nullif(levenshtein(name, ''), levenshtein(name, '')) = 3").mode is None

@@ -11,7 +11,7 @@ import pytest
 
 import dolmen
 from dolmen.cli.commands import command_line
-from dolmen.cli.overview import COMMANDS, overview
+from dolmen.cli.overview import COMMANDS, help_text
 
 HEAVY = {"pyarrow", "numpy", "boto3", "typer", "rich", "msgspec", "dolmen.cli.commands"}
 
@@ -39,7 +39,7 @@ def test_each_command_is_listed_with_the_first_paragraph_of_its_help() -> None:
 def test_version_and_help_import_no_library(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown, imported = run(*arguments)
-    assert shown == (overview() if arguments != ["--version"] else f"dolmen {dolmen.__version__}\n")
+    assert shown == (help_text() if arguments != ["--version"] else f"dolmen {dolmen.__version__}\n")
     assert imported & HEAVY == set()
 
 
@@ -64,4 +64,4 @@ def test_a_shell_completes_the_same_commands_with_and_without_an_import(begun: s
 @pytest.mark.parametrize("width", [20, 80, 250])
 def test_the_list_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert max(map(len, overview().splitlines())) <= max(width, 80)
+    assert max(map(len, help_text().splitlines())) <= max(width, 80)

@@ -33,13 +33,6 @@ from support.commit_world import (
 DAY_US = 86_400_000_000
 
 
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
 def test_versions_are_dated_by_the_servers_clock_and_not_by_the_writers(world: World) -> None:
     writer = world.writer(local_off_us=-3 * 3_600_000_000)
     writer.commit(append(table(world), "a"))

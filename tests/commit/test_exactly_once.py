@@ -22,13 +22,6 @@ from support.commit_world import (
 )
 
 
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
 def test_a_request_that_was_applied_is_a_no_op_that_names_its_version(world: World) -> None:
     first, second = world.writer(), world.writer()
     first.commit(append(table(world), "a", request="r"), applied={"r": "digest"})

@@ -48,13 +48,6 @@ from support.groups import commit_together, version_of
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
-@pytest.fixture
 def writer(world: World) -> Writer:
     writer = world.writer()
     writer.head.refresh()

@@ -11,13 +11,6 @@ from dolmen.store.memory import MemoryStore
 from support.commit_world import World, append, is_refused, land_late, lose_the_request, meanwhile, paths, table
 
 
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
 def test_no_two_pointers_ever_share_an_etag(world: World) -> None:
     etags = [world.bucket.objects[POINTER].etag]
     first, second = world.writer(), world.writer()

@@ -22,13 +22,6 @@ from dolmen.format.segments import encode_checked
 from support.commit_world import SCHEMA, World, append, table
 
 
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
 class Word(enum.StrEnum):
     ID = "an id"
 

@@ -27,13 +27,6 @@ from support.commit_world import (
 )
 
 
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
 def pointer_of(world: World) -> Pointer:
     return Pointer.decode(world.bucket.objects[POINTER].body, POINTER)
 

@@ -24,13 +24,6 @@ from support.commit_world import (
 )
 
 
-@pytest.fixture
-def world() -> World:
-    world = World()
-    world.writer().create()
-    return world
-
-
 def test_a_lost_response_is_not_reported_as_failure(world: World) -> None:
     writer = world.writer()
     writer.store.script.append(lose_the_response)

@@ -21,7 +21,9 @@ from dolmen.predicate import ast, constants, sql_parser
 from dolmen.predicate.ast import Call, Predicate, children, terms_of
 from dolmen.predicate.domains import NAMES, Function
 from dolmen.predicate.evaluate import evaluate
-from dolmen.predicate.parse import _ARITHMETIC, _CASTS, _COMPARISONS, _CONDITIONS, OPERATORS, _cast_target, parse
+from dolmen.predicate.mapping_reader import OPERATORS
+from dolmen.predicate.parse import parse
+from dolmen.predicate.tree_reader import _ARITHMETIC, _CASTS, _COMPARISONS, _CONDITIONS, _cast_target
 from support.particular_values import ROWS, cases
 from support.second_reader import load_reader
 

@@ -226,7 +226,7 @@ def test_settings_that_cannot_be_read_reject_the_file_with_the_reason(world: Wor
     """A newer dolmen may have written what this one does not know."""
     world.create()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dolmen.transactions.transaction_table.check_table_properties", lambda changes, *_: changes)
+        patch.setattr("dolmen.transactions.schema_verbs.check_table_properties", lambda changes, *_: changes)
         world.database.table("events").set(ingest_mode="sideways")
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n")) == []
     [report] = world.rejects().values()

@@ -10,7 +10,7 @@ import pytest
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.maintenance.round import STEPS, Deadline, Done, StepFailure, maintain
+from dolmen.maintenance.round import STEPS, CompletedStep, Deadline, StepFailure, maintain
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 
@@ -52,7 +52,7 @@ def rows(db: Database) -> dict[str, int]:
 
 
 def test_a_round_takes_all_steps_in_their_order_and_those_with_most_to_do_first(tables: Database) -> None:
-    heard: list[Done | StepFailure] = []
+    heard: list[CompletedStep | StepFailure] = []
     done = maintain(tables._context, progress=heard.append)
     assert done.finished
     assert list(done.done) == heard
@@ -92,7 +92,7 @@ def test_time_that_one_does_not_need_goes_to_the_others(db: Database) -> None:
 
 
 def test_a_table_dropped_meanwhile_is_no_failure(tables: Database, other: Database) -> None:
-    def tell(ended: Done | StepFailure) -> None:
+    def tell(ended: CompletedStep | StepFailure) -> None:
         if ended.step == "resolve" and "y" in other.tables():
             other.drop_table("y")
 

@@ -1,31 +1,3 @@
 """Databases that are updated and merged into."""
 
-from __future__ import annotations
-
-import pytest
-
-from dolmen import Database
-from dolmen.base.runtime import Runtime
-from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen_simulator.counting import CountingStore
-
-
-@pytest.fixture
-def bucket() -> MemoryBucket:
-    return MemoryBucket()
-
-
-@pytest.fixture
-def store(bucket: MemoryBucket) -> CountingStore:
-    return CountingStore(MemoryStore(bucket, Runtime()))
-
-
-@pytest.fixture
-def db(store: CountingStore) -> Database:
-    return Database(store, Runtime())
-
-
-@pytest.fixture
-def other(bucket: MemoryBucket) -> Database:
-    """The same database, opened by somebody else."""
-    return Database(MemoryStore(bucket, Runtime()), Runtime())
+from support.databases import bucket, db, other, store  # noqa: F401 - fixtures

@@ -29,7 +29,7 @@ UPDATES: tuple[Mutation, ...] = (
     mutation(
         "rows of several files are hidden in the first of them",
         "a position belongs to the file of its row",
-        "transactions/row_statements.py",
+        "transactions/row_locations.py",
         "            hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))\n",
         "            hidden.setdefault(self.paths[0], BitMap()).update(BitMap(positions))\n",
     ),

@@ -19,7 +19,8 @@ from dolmen.format.column_history import with_field_ids
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import columns, from_json, listed_tuples, to_json
 from dolmen.predicate.evaluate import check_evaluates, evaluate
-from dolmen.predicate.parse import OPERATORS, parse
+from dolmen.predicate.mapping_reader import OPERATORS
+from dolmen.predicate.parse import parse
 from dolmen.predicate.prune import judge
 from dolmen.predicate.text import to_sql
 

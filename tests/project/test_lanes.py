@@ -78,10 +78,37 @@ def test_what_belongs_to_no_area_or_to_all_touches_all(path: str) -> None:
 
 def test_a_path_touches_the_areas_that_it_names_and_those_whose_slow_tests_kill_or_deploy_it() -> None:
     assert areas_touched_by("shared/dolmen/index/build.py") == {"index"}
-    assert areas_touched_by("tests/iceberg/test_killed.py") == {"iceberg"}
     assert areas_touched_by("shared/dolmen/errors.py") == {"errors"}
     assert {"store", "minio", "packaged"} <= areas_touched_by("shared/dolmen/store/s3.py")
-    assert "iceberg" in areas_touched_by("tests/support/published_history.py")
+
+
+def test_a_module_of_tests_touches_itself_and_those_that_import_it() -> None:
+    assert areas_touched_by("tests/iceberg/test_histories.py") == {"tests/iceberg/test_histories.py"}
+    assert areas_touched_by("tests/api/test_insert.py") == {"tests/api/test_insert.py", "tests/api/test_skip_equal.py"}
+    assert areas_touched_by("tests/iceberg/conftest.py") == {"iceberg"}
+    assert areas_touched_by("tests/scan/test_that_was_deleted.py") == set()
+
+
+def test_a_helper_a_page_and_a_script_touch_the_tests_that_name_them() -> None:
+    assert "tests/iceberg/test_histories.py" in areas_touched_by("tests/support/published_history.py")
+    assert "tests/deploy" not in str(areas_touched_by("tests/support/published_history.py"))
+    assert "tests/isolation/test_processes.py" in areas_touched_by("tests/support/isolation_workers.py")
+    assert areas_touched_by("tests/support/trees.py") >= {"tests/index/test_tree.py"}
+    assert areas_touched_by("docs/spark-catalog.md") >= {"docs", "tests/spark/sql/test_catalog_jar.py"}
+    assert "spark" not in areas_touched_by("docs/spark-catalog.md")
+    assert areas_touched_by("scripts/spark-package.py") == {"tests/handover/test_package.py"}
+
+
+def test_settings_of_the_checks_touch_the_tests_that_read_them(checkout: Path) -> None:
+    settings = checkout / "pyproject.toml"
+    settings.write_text("[project]\nname = 'a'\n[tool.ruff]\nline-length = 120\n")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "settings")
+    settings.write_text(settings.read_text().replace("120", "100"))
+    assert "tests/project/test_rooms.py" in chosen(checkout, "HEAD")
+    assert not any(word.startswith("tests/deploy") for word in chosen(checkout, "HEAD"))
+    settings.write_text(settings.read_text().replace("'a'", "'b'"))
+    assert chosen(checkout, "HEAD") == {"1"}
 
 
 def test_eight_commits_in_a_row_of_eighths_run_every_slow_test_once() -> None:
@@ -91,5 +118,7 @@ def test_eight_commits_in_a_row_of_eighths_run_every_slow_test_once() -> None:
     assert slow_tests(["scan"])("tests/scan/test_sql.py::test_it")
     assert not slow_tests(["scan"])("tests/scanner/test_sql.py::test_it")
     assert not slow_tests([])("tests/scan/test_sql.py::test_it")
+    assert slow_tests(["tests/scan/test_sql.py"])("tests/scan/test_sql.py::test_it")
+    assert not slow_tests(["tests/scan/test_sql.py"])("tests/scan/test_keys.py::test_it")
     with pytest.raises(ValueError, match="no area scam"):
         slow_tests(["scam"])

@@ -9,6 +9,8 @@ import pytest
 
 from dolmen_simulator.actors.writers import SPARE, arrow
 from dolmen_simulator.judge import model
+from dolmen_simulator.judge.altering import AlterEffect
+from dolmen_simulator.judge.effects import SHAPES
 from dolmen_simulator.judge.model import SCHEMA
 from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import Document, World, check_forgery
@@ -113,6 +115,12 @@ def test_a_rename_that_is_not_told_of_is_found(world: World) -> None:
     with pytest.raises(ViolationError, match="Rename") as caught:
         rename(world, "left", SPARE)
     assert caught.value.never is Never.MISREPORTED
+
+
+def test_a_deed_may_hold_the_terms_of_a_sort_key(world: World) -> None:
+    key = SHAPES[2].sort_key
+    world.do("alter", [AlterEffect("left", shape=2)], lambda: world.db.table("left").set_sort_key(key))
+    assert world.db.history()[0].did[0].over == key
 
 
 def test_an_applied_id_that_is_acknowledged_for_other_content_is_found(world: World) -> None:

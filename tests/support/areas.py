@@ -39,8 +39,11 @@ BESIDE_THE_PACKAGE = {
     "events": ("functions", "packaged"),
     "examples": ("docs",),
     "jobs": ("spark", "handover"),
+    "mkdocs.yml": ("docs",),
+    "pyspark_dolmen": ("spark",),
+    "spark-catalog": ("spark",),
 }
-"""Folders of the project whose name is no area, and the areas that test them."""
+"""Folders and files beside the package whose name is no area, and the areas that test them."""
 
 SLOW_ELSEWHERE = {
     "commit": ("minio", "packaged", "isolation", "proof"),
@@ -86,55 +89,72 @@ def areas() -> tuple[str, ...]:
 
 
 def paths_of(names: list[str]) -> list[str]:
-    """What is run for some areas.
+    """What is run for some areas, or modules of tests, which are named by their paths.
 
     Raises:
         ValueError: for a name that is none; it says which there are.
     """
-    if unknown := [name for name in names if name not in areas()]:
+    modules = {name for name in names if name.startswith("tests/") and (ROOT / name).is_file()}
+    if unknown := [name for name in names if name not in areas() and name not in modules]:
         raise ValueError(f"there is no area {', '.join(unknown)}; there are: {' '.join(areas())}")
     if not names:
         return []
-    found = [path for name in names for path in ELSEWHERE.get(name, (f"tests/{name}",))]
+    found = [
+        path for name in names for path in ((name,) if name in modules else ELSEWHERE.get(name, (f"tests/{name}",)))
+    ]
     return list(dict.fromkeys([*found, *(path for path in ALWAYS if "tests/project" not in found)]))
 
 
 def areas_touched_by(path: str) -> set[str]:
-    """The areas whose slow tests a change to one file of the project needs; all areas if nothing says which.
+    """The areas and modules of tests whose slow tests a change to one file needs; all areas if nothing says which.
 
-    A path names areas: ``shared/dolmen/spark/merge/keys.py`` touches ``spark`` and ``merge``.
+    A path in the package names areas: ``shared/dolmen/spark/merge/keys.py`` touches ``spark`` and ``merge``. A module
+    of tests touches itself and the modules that import it. A helper in ``tests/support``, a page or a script touches
+    the modules that name it.
     """
-    top, *rest = PurePosixPath(path).with_suffix("").parts
+    file = PurePosixPath(path)
+    top, *rest = file.with_suffix("").parts
     if path.startswith("tests/support/"):
-        found = _areas_that_use(rest[1])
-    elif not rest:
-        found = {"docs"} if path.endswith(".md") else set()
-    else:
-        found = {*BESIDE_THE_PACKAGE.get(top, ()), *({top, *rest} & set(areas()))}
+        return tests_that_name(rf"support[./]{re.escape(rest[1])}\b")
+    if top == "tests" and file.name.startswith("test_"):
+        return tests_that_name(rf"{re.escape(file.stem)} import\b") | ({path} if (ROOT / path).is_file() else set())
+    if file.suffix == ".md":
+        return {"docs"} | tests_that_name(rf"[\"'/]{re.escape(file.name)}[\"']")
+    if top == "scripts" and (named := tests_that_name(rf"{re.escape(file.name)}\b")):
+        return named
+    beside = {area for part in file.parts for area in BESIDE_THE_PACKAGE.get(part, ())}
+    found = beside | ({top, *rest} & set(areas()) if rest else set())
     also = {folder for area in found for folder in SLOW_ELSEWHERE.get(area, ())}
     return found | also or set(areas())
 
 
-def _areas_that_use(helper: str) -> set[str]:
-    """The folders of tests that use a module of ``tests/support``, directly or through another one."""
-    found, left, seen = set[str](), [helper], {helper}
-    while left:
-        uses = re.compile(rf"\bsupport[./]{re.escape(left.pop())}\b")
-        for path in (path for path, text in _sources().items() if uses.search(text)):
+def tests_that_name(pattern: str) -> set[str]:
+    """The modules of tests that contain a pattern, or use a helper that does, directly or through other helpers.
+
+    If that helper is a ``conftest.py``, these are all tests of its folder: an area, or all areas.
+    """
+    found, patterns, seen = set[str](), [pattern], set[Path]()
+    while patterns:
+        uses = re.compile(patterns.pop())
+        for path in (path for path, text in _sources().items() if path not in seen and uses.search(text)):
+            seen.add(path)
             folder, *rest = path.relative_to(TESTS).with_suffix("").parts
             if not rest:
                 return set(areas())  # tests/conftest.py
-            if folder != "support":
+            if folder == "support":
+                patterns.append(rf"support[./]{re.escape(rest[0])}\b")
+            elif path.name.startswith("test_"):
+                found.add(str(path.relative_to(ROOT)))
+                patterns.append(rf"{re.escape(path.stem)} import\b")
+            else:  # a conftest.py, or a helper of its folder
                 found.add(folder)
-            elif rest[0] not in seen:
-                seen.add(rest[0])
-                left.append(rest[0])
     return found
 
 
 @cache
 def _sources() -> dict[Path, str]:
-    return {path: path.read_text() for path in TESTS.rglob("*.py")}
+    paths = (path for path in TESTS.rglob("*.py") if path.name != "test_lanes.py")  # its names are examples
+    return {path: path.read_text() for path in paths}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,17 +21,20 @@ import pytest
 if __name__ == "__main__":  # it is a script, too
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.areas import areas, areas_touched_by, paths_of
+from support.areas import areas, areas_touched_by, paths_of, tests_that_name
 from support.sharing_out import share_of
 
 ALL = "1"
 EIGHTHS = 8
 DAY = 24 * 60 * 60
 PASSED = "refs/ci/passed"
+SETTINGS = "pyproject.toml"
+CHECKS = ("importlinter", "mypy", "ruff")
+"""Tables of ``SETTINGS`` that only ``make check`` reads, and tests that name the file."""
 
 
 def slow_tests(words: list[str]) -> Callable[[str], bool]:
-    """Says of a slow test whether these words ask for it: areas, ``3/8``, or ``1`` for all.
+    """Says of a slow test whether these words ask for it: areas, paths of modules, ``3/8``, ``1`` for all.
 
     Raises:
         ValueError: a word is none of these.
@@ -58,8 +62,12 @@ def words_for_ci(root: Path, base: str | None = None) -> tuple[str, str]:
     changed = _git(root, "diff", "--name-only", "--no-renames", "-z", commit) or ""
     added = _git(root, "ls-files", "--others", "--exclude-standard", "-z") or ""
     files = [path for path in (changed + added).split("\0") if path]
-    touched = set[str]().union(*map(areas_touched_by, files))
-    if touched == set(areas()):
+    touched = set[str]().union(*(areas_touched_by(path) for path in files if path != SETTINGS))
+    if SETTINGS in files:
+        before, now = _git(root, "show", f"{commit}:{SETTINGS}"), root / SETTINGS
+        is_of_checks = before and now.exists() and _without_checks(before) == _without_checks(now.read_text())
+        touched |= tests_that_name(f'/ "{SETTINGS}"') if is_of_checks else areas_touched_by(SETTINGS)
+    if touched >= set(areas()):
         return ALL, f"all slow tests: every area was touched since {commit[:10]} ({why})"
     eighth = f"{int((_git(root, 'rev-parse', 'HEAD') or '0')[:8], 16) % EIGHTHS}/{EIGHTHS}"
     return (
@@ -67,6 +75,11 @@ def words_for_ci(root: Path, base: str | None = None) -> tuple[str, str]:
         f"{eighth} of the slow tests, and those of the areas touched since {commit[:10]} ({why}): "
         + (" ".join(sorted(touched)) or "none"),
     )
+
+
+def _without_checks(settings: str) -> dict[str, object]:
+    content = tomllib.loads(settings)
+    return {**content, "tool": {name: table for name, table in content.get("tool", {}).items() if name not in CHECKS}}
 
 
 def _base(root: Path, named: str | None) -> tuple[str, str] | str:

@@ -30,12 +30,12 @@ def test_column_chunks_and_what_is_between_them_make_up_the_whole_file() -> None
     sums, metadata = footer.sums, footer.metadata
     assert sums is not None
     assert metadata.num_row_groups > 1
-    covered = [(start, end) for start, end, _ in sums.others(metadata)]
+    covered = [(start, end) for start, end, _ in sums.other_bytes(metadata)]
     for group in range(metadata.num_row_groups):
         for (start, length), states in sums.of_chunks(metadata, group, range(metadata.num_columns)).items():
             assert states.match(body[start : start + length])
             covered.append((start, start + length))
-    for start, end, states in sums.others(metadata):
+    for start, end, states in sums.other_bytes(metadata):
         assert states.match(body[start:end])
     covered.sort()
     assert [end for _, end in covered] == [*(start for start, _ in covered[1:]), file.footer[0]]

@@ -14,14 +14,7 @@ from typing import TypeAlias, get_args
 import msgspec
 import pyarrow as pa
 
-from dolmen.adopt.adoption import (
-    Adoption,
-    AdoptionProgress,
-    CandidateReader,
-    applied_id,
-    data_file,
-    group_by_shape,
-)
+from dolmen.adopt.adoption import Adoption, AdoptionProgress, CandidateReader, applied_id, data_file, group_by_shape
 from dolmen.adopt.candidate_file import CandidateFile, FileLocation, FileShape, parse_location, read_column, strip_ids
 from dolmen.adopt.columns import (
     AdoptionRefusals,
@@ -49,7 +42,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.format.schema import Field, MappedColumn, Schema, child_fields, field_id, own_names
 from dolmen.format.sort_order import sort_ids
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
-from dolmen.transactions.row_statements import NewColumns
+from dolmen.transactions.row_arguments import NewColumns
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 

@@ -23,7 +23,7 @@ from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheMemory
 from dolmen.transactions.erase import ListedErasure, listed_erasure, listed_erasures
-from dolmen.transactions.row_statements import NewColumns
+from dolmen.transactions.row_arguments import NewColumns
 from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
 from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -105,12 +105,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         self._context = Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))
 
     def _apply(
-        self,
-        operation: str,
-        statement: Callable[[UnitOfWork], None],
-        about: About,
-        *,
-        needs_newest: bool = False,
+        self, operation: str, statement: Callable[[UnitOfWork], None], about: About, *, needs_newest: bool = False
     ) -> Commit:
         unit = UnitOfWork(self._context, operation, note=read_about(**about)[0], newest=needs_newest)
         statement(unit)

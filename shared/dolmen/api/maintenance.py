@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dolmen.maintenance.gc.collection import Collected
     from dolmen.maintenance.health.health import Health, Pipeline
     from dolmen.maintenance.resolution import Resolved
-    from dolmen.maintenance.round import Deadline, Done, Round, Step, StepFailure
+    from dolmen.maintenance.round import CompletedStep, Deadline, Round, Step, StepFailure
     from dolmen.maintenance.segment_merging import Merged
     from dolmen.maintenance.ttl import Expired
     from dolmen.maintenance.verify.findings import Progress, VerifyReport
@@ -45,7 +45,7 @@ class MaintainableDatabase:
         """
         from dolmen.maintenance.resolution import resolve
 
-        return self._each(table, lambda name: resolve(self._context, name))
+        return self._run_on_tables(table, lambda name: resolve(self._context, name))
 
     def compact(
         self, table: str | None = None, *, repartition: bool = False, recluster: bool = False, dry_run: bool = False
@@ -70,7 +70,7 @@ class MaintainableDatabase:
         options = CompactionOptions(
             repartition=arguments.flag("repartition", repartition), recluster=arguments.flag("recluster", recluster)
         )
-        return self._each(table, lambda name: compact(self._context, name, options=options, dry_run=dry_run))
+        return self._run_on_tables(table, lambda name: compact(self._context, name, options=options, dry_run=dry_run))
 
     def merge(self) -> Merged:
         """Merges segments: entries outside of the manifest are then in few objects. See ``compact``.
@@ -112,7 +112,7 @@ class MaintainableDatabase:
         arguments.flag("dry_run", dry_run)
         run = partial(publish, self._context, glue=glue, anew=anew, dry_run=dry_run)
         if table is not None:
-            return self._each(table, run)
+            return self._run_on_tables(table, run)
         manifest = self._context.head.refresh().manifest
         entries = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
         names = [name for name, entry in entries.items() if TableSettings.of(entry).iceberg is not None]
@@ -125,7 +125,7 @@ class MaintainableDatabase:
         steps: Collection[Step] | None = None,
         compacted_elsewhere: Collection[str] = (),
         deadline: Deadline | None = None,
-        progress: Callable[[Done | StepFailure], None] = lambda ended: None,
+        progress: Callable[[CompletedStep | StepFailure], None] = lambda ended: None,
     ) -> Round:
         """Runs one round of expire, resolve, compact, index, merge and publish, as the compact function does.
 
@@ -323,7 +323,7 @@ class MaintainableDatabase:
 
         return check_receipt(self._context, id)
 
-    def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
+    def _run_on_tables(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
         """Runs a step for one table or for all. Skips tables that are dropped before their turn."""
         manifest, results = self._context.head.refresh().manifest, dict[str, T]()
         if table is not None:

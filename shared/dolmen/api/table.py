@@ -33,7 +33,8 @@ from dolmen.format.properties import effective_values
 from dolmen.format.schema import Schema
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_input import is_repeatable
-from dolmen.transactions.row_statements import NewColumns, TableChange
+from dolmen.transactions.row_arguments import NewColumns
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs, drop_table

@@ -39,14 +39,8 @@ from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions.row_statements import (
-    NewColumns,
-    TableChange,
-    choose_rows,
-    divide_columns,
-    parse_where,
-    rows_of,
-)
+from dolmen.transactions.row_arguments import NewColumns, choose_rows, divide_columns, parse_where, rows_of
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, must_leave_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB

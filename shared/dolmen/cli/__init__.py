@@ -7,19 +7,31 @@ Begin with ``dolmen.cli.overview`` (the list of commands), ``dolmen.cli.commands
 """
 
 import gc
+import os
 import sys
 
-from dolmen.cli.overview import early_answer
+import dolmen
+from dolmen.cli.overview import completion, help_text
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Runs the command."""
-    if (answer := early_answer()) is not None:
+    if (answer := _early_answer()) is not None:
         sys.stdout.write(answer)
         return
     gc.disable()  # until the command is imported: it would go through all modules again and again
     from dolmen.cli.commands import main as run
 
     run()
+
+
+def _early_answer() -> str | None:
+    """The output of this process, if its arguments ask for one that no command is needed for."""
+    words = sys.argv[1:]
+    if (script := os.environ.get("_DOLMEN_COMPLETE")) is not None:
+        return completion(script)
+    if words == ["--version"]:
+        return f"dolmen {dolmen.__version__}\n"
+    return help_text() if words in (["--help"], ["-h"]) else None

@@ -13,7 +13,7 @@ import dolmen
 from dolmen.cli.options import DatabaseUrl, DryRun, Json, command, names_of, open_existing
 from dolmen.cli.output import print_json, progress_bar, say, warn
 from dolmen.iceberg.publication import IcebergPublication
-from dolmen.transactions.row_statements import NewColumns
+from dolmen.transactions.row_arguments import NewColumns
 
 
 @command()

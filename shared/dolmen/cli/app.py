@@ -103,13 +103,7 @@ def create(
         announce(found)
     keys, properties = (names_of(primary_key), sort_key or None), found.properties if found else None
     created = dolmen.open(database).create_table(
-        table,
-        schema,
-        *keys,
-        properties,
-        partition_by=partition_by or None,
-        cluster_by=cluster_by or None,
-        **about,
+        table, schema, *keys, properties, partition_by=partition_by or None, cluster_by=cluster_by or None, **about
     )
     if as_json:
         facts = {"table": table, "columns": {field.name: str(field.type) for field in created.schema}}
@@ -247,13 +241,7 @@ def delete(
 
 
 @command()
-def drop(
-    table: TableName,
-    database: DatabaseUrl,
-    yes: Yes = False,
-    about: Any = None,
-    as_json: Json = False,
-) -> None:
+def drop(table: TableName, database: DatabaseUrl, yes: Yes = False, about: Any = None, as_json: Json = False) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
     db = open_existing(database)
     if not yes and (about["request"] is None or table in db):  # no question if the request was applied before

@@ -90,12 +90,7 @@ def tables(database: DatabaseUrl, moment: Any = None, as_json: Json = False) -> 
 
 
 @command()
-def show(
-    table: TableName,
-    database: DatabaseUrl,
-    moment: Any = None,
-    as_json: Json = False,
-) -> None:
+def show(table: TableName, database: DatabaseUrl, moment: Any = None, as_json: Json = False) -> None:
     """Show a table: columns, keys, files, unresolved deletes."""
     target = snapshot_of(open_existing(database), moment).table(table)
     facts = target.describe()

@@ -308,7 +308,7 @@ class InputProgress:
 
     def _open(self, file: Input) -> BinaryIO:
         task = self._bar.add_task(escape(file.name), total=file.size)
-        return cast("BinaryIO", io.BufferedReader(_Counted(file.open(), self._bar, task), MIB))
+        return cast("BinaryIO", io.BufferedReader(_FileWithProgress(file.open(), self._bar, task), MIB))
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -318,10 +318,10 @@ class InputProgress:
         self._bar.stop()
 
 
-class _Counted(io.RawIOBase):
+class _FileWithProgress(io.RawIOBase):
     def __init__(self, file: BinaryIO, bar: Progress, task: TaskID) -> None:
         super().__init__()
-        self._file, self._bar, self._task, self._read = file, bar, task, 0
+        self._file, self._bar, self._task, self._position = file, bar, task, 0
 
     def readable(self) -> bool:
         return True
@@ -333,14 +333,14 @@ class _Counted(io.RawIOBase):
         return self._file.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._read = self._file.seek(offset, whence)
-        return self._read
+        self._position = self._file.seek(offset, whence)
+        return self._position
 
     def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]  # typeshed's WriteableBuffer
         data = self._file.read(len(buffer))
         buffer[: len(data)] = data
-        self._read += len(data)
-        self._bar.update(self._task, completed=self._read)
+        self._position += len(data)
+        self._bar.update(self._task, completed=self._position)
         return len(data)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.cli.exit_codes import BROKEN_PIPE, DECLINED, INTERRUPTED
 from dolmen.cli.output import warn
-from dolmen.cli.overview import overview
+from dolmen.cli.overview import help_text
 from dolmen.errors import DatabaseNotFoundError, Error, InputError, UnsettledTimestampError
 from dolmen.format.dialect import DIALECT_ATTRIBUTES, flag_of, parse_attributes
 from dolmen.format.ingest_properties import WRITTEN, format_names
@@ -62,7 +62,7 @@ class Commands(_Converted, TyperGroup):
     """The group of all commands. It ends quietly when the user, or the next command of a pipe, stops reading."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        sys.stdout.write(overview())
+        sys.stdout.write(help_text())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -243,7 +243,7 @@ _GROUPS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "dialect": (_DIALECT, _attributes),
     "moment": ({"version": Version, "at": At, "tag": Tag}, moment_of),
 }
-"""By name of a command's parameter: the options that stand in its place, and what makes its value of them."""
+"""By the name of a command's parameter: the options that replace it, and the function that makes its value of them."""
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

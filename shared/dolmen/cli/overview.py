@@ -1,4 +1,4 @@
-"""The output of ``dolmen`` that needs no command: its version, the list of commands, and their names for a shell.
+"""The output of ``dolmen`` that needs no command: the list of commands, and their names for a shell.
 
 It imports the standard library alone, and so takes a tenth of a second.
 """
@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import textwrap
-
-import dolmen
 
 COMMANDS: dict[str, dict[str, str]] = {
     "adopt_and_publish": {
@@ -28,9 +25,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         ),
         "rejected": "Files and rows that could not be ingested: list, show, try again.",
     },
-    "feed": {
-        "changes": "Show the rows that commits inserted, deleted and updated, in the order of the versions.",
-    },
+    "feed": {"changes": "Show the rows that commits inserted, deleted and updated, in the order of the versions."},
     "deletes": {
         "erase": (
             "Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."
@@ -121,17 +116,7 @@ OPTIONS = {
 }
 
 
-def early_answer() -> str | None:
-    """The output of this process, if its arguments ask for one that no command is needed for."""
-    words = sys.argv[1:]
-    if (completion := os.environ.get("_DOLMEN_COMPLETE")) is not None:
-        return _completion(completion)
-    if words == ["--version"]:
-        return f"dolmen {dolmen.__version__}\n"
-    return overview() if words in (["--help"], ["-h"]) else None
-
-
-def overview() -> str:
+def help_text() -> str:
     """The text of ``dolmen --help``, as wide as the terminal."""
     described = {name: text for names in COMMANDS.values() for name, text in names.items()}
     return "\n".join(
@@ -162,7 +147,7 @@ def _described(texts: dict[str, str]) -> list[str]:
     ]
 
 
-def _completion(instruction: str) -> str | None:
+def completion(instruction: str) -> str | None:
     """The commands' names that begin with the first word, as Typer's script for bash expects them."""
     words = os.environ.get("COMP_WORDS", "").split()
     if instruction != "complete_bash" or os.environ.get("COMP_CWORD") != "1":

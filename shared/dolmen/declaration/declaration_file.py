@@ -45,7 +45,7 @@ from dolmen.transactions.column_types import parse_column, parse_default
 from dolmen.transactions.constraints import parse_check
 from dolmen.transactions.keys import check_key
 from dolmen.transactions.merge.clauses import Expression
-from dolmen.transactions.transaction_table import column_default
+from dolmen.transactions.schema_verbs import column_default
 
 T = TypeVar("T")
 

@@ -21,11 +21,7 @@ from dolmen.api.database import Database
 from dolmen.base.records import replace
 from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.declaration.declaration_file import (
-    Declaration,
-    DeclaredColumn,
-    DeclaredTable,
-)
+from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
 from dolmen.format.column_history import NestedPath, nested_widening_problem, widening_problem
 from dolmen.format.evolution import (

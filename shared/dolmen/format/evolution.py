@@ -6,7 +6,7 @@ A column is its id. Files keep the columns that they were written with; readers 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -205,12 +205,7 @@ class WidenColumn(_ColumnChange):
             return _with_column(entry, path.replace(lambda field: self._widen_inside(field, wide)), ts)
         field = entry.schema.field(self.name)
         narrow = field.arrow_type
-        if narrow == wide:
-            raise SchemaError(f"column {self.name!r} has the type {short_type(wide)} already")
-        if reason := widening_problem(narrow, wide):
-            raise SchemaError(
-                f"column {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
-            )
+        _check_widening(f"column {self.name!r}", narrow, wide, widening_problem)
         if _identifies_changes(entry, field):
             raise SchemaError(
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
@@ -245,14 +240,17 @@ class WidenColumn(_ColumnChange):
         return widen_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
 
     def _widen_inside(self, field: Field, wide: pa.DataType) -> Field:
-        narrow = field.arrow_type
-        if narrow == wide:
-            raise SchemaError(f"field {self.name!r} has the type {short_type(wide)} already")
-        if reason := nested_widening_problem(narrow, wide):
-            raise SchemaError(
-                f"field {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
-            )
+        _check_widening(f"field {self.name!r}", field.arrow_type, wide, nested_widening_problem)
         return msgspec.structs.replace(field, type=str(wide))
+
+
+def _check_widening(
+    what: str, narrow: pa.DataType, wide: pa.DataType, find_problem: Callable[[pa.DataType, pa.DataType], str]
+) -> None:
+    if narrow == wide:
+        raise SchemaError(f"{what} has the type {short_type(wide)} already")
+    if reason := find_problem(narrow, wide):
+        raise SchemaError(f"{what} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}")
 
 
 def _check_transforms(entry: TableEntry, field: Field, wide: pa.DataType) -> None:

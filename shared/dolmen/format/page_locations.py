@@ -137,7 +137,7 @@ class ChunkSums(Struct, frozen=True):
         (start, length), states = max(zip(chunk_ranges(metadata), self.states, strict=True))
         return PartSums(start + length, self.footer, States(states.end, self.end))
 
-    def others(self, metadata: pq.FileMetaData) -> Iterator[PartSums]:
+    def other_bytes(self, metadata: pq.FileMetaData) -> Iterator[PartSums]:
         """The bytes that are neither in a column chunk nor in the footer: magic, page index, Bloom filters."""
         end, state = 0, 0
         for (start, length), states in sorted(zip(chunk_ranges(metadata), self.states, strict=True)):

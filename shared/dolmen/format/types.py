@@ -255,14 +255,14 @@ def type_text(arrow_type: pa.DataType) -> str:
     if t.is_map(arrow_type):
         return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
     if t.is_struct(arrow_type):
-        return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
+        return f"STRUCT({', '.join(f'{_quote_name(field.name)} {column_text(field)}' for field in arrow_type)})"
     if t.is_decimal(arrow_type):
         return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
     found = type_of(arrow_type)
     return (found and found.sql) or str(arrow_type)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
 
 

@@ -18,7 +18,7 @@ from dolmen.base.records import replace
 from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
-from dolmen.commit.statements.background import without_index
+from dolmen.commit.statements.row_changes import without_index
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, CorruptionError, Error, SchemaError, VersionExpiredError

@@ -29,7 +29,7 @@ from dolmen.ingest.queues import DirectoryQueue, Queue
 from dolmen.ingest.redaction import MessageError
 from dolmen.predicate.parse import Where
 from dolmen.transactions.erase import MOST_SUBJECTS
-from dolmen.transactions.row_statements import parse_where
+from dolmen.transactions.row_arguments import parse_where
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_BODY_BYTES = 64 * MIB

@@ -44,7 +44,7 @@ STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "pu
 
 
 @dataclass(frozen=True)
-class Done:
+class CompletedStep:
     """A step that ended without error, whether or not there was work to do; ``table`` is None for all."""
 
     step: Step
@@ -76,7 +76,7 @@ class Round:
     """The result of a round."""
 
     # the steps that ended without error, in the order of their ends; a table may have had several turns
-    done: tuple[Done, ...]
+    done: tuple[CompletedStep, ...]
     failures: tuple[StepFailure, ...]  # the steps that failed
     finished: bool  # True if no work was left for lack of time
     indexes_behind: tuple[str, ...] = ()  # tables whose index this round should have brought up to date, but did not
@@ -100,7 +100,7 @@ def maintain(
     steps: Collection[Step] = STEPS,
     compacted_elsewhere: Collection[str] = (),
     deadline: Deadline | None = None,
-    progress: Callable[[Done | StepFailure], None] = lambda ended: None,
+    progress: Callable[[CompletedStep | StepFailure], None] = lambda ended: None,
 ) -> Round:
     """Does all maintenance that is due, as far as the time allows. See ``Database.maintain``.
 
@@ -111,9 +111,11 @@ def maintain(
 
 
 class _Rounder:
-    def __init__(self, context: Context, deadline: Deadline, progress: Callable[[Done | StepFailure], None]) -> None:
+    def __init__(
+        self, context: Context, deadline: Deadline, progress: Callable[[CompletedStep | StepFailure], None]
+    ) -> None:
         self._context, self._deadline, self._progress = context, deadline, progress
-        self._done: list[Done] = []
+        self._done: list[CompletedStep] = []
         self._failures: list[StepFailure] = []
 
     def run(
@@ -199,7 +201,7 @@ class _Rounder:
             if not self._is_dropped(table):
                 self._record(StepFailure(step, table, error))
             return None
-        self._record(Done(step, table, result, runtime.monotonic() - began))
+        self._record(CompletedStep(step, table, result, runtime.monotonic() - began))
         return result
 
     def _is_dropped(self, table: str | None) -> bool:
@@ -207,8 +209,8 @@ class _Rounder:
         cached = self._context.head.cached
         return table is not None and cached is not None and table not in cached.manifest.tables
 
-    def _record(self, ended: Done | StepFailure) -> None:
-        if isinstance(ended, Done):
+    def _record(self, ended: CompletedStep | StepFailure) -> None:
+        if isinstance(ended, CompletedStep):
             self._done.append(ended)
         else:
             self._failures.append(ended)

@@ -57,7 +57,7 @@ class Conjunction:
         return next((each for each in self.conjuncts if isinstance(each, ast.Compare) and _is_equality(each)), None)
 
     @cached_property
-    def rest(self) -> tuple[Predicate, ...]:
+    def other_conjuncts(self) -> tuple[Predicate, ...]:
         return tuple(each for each in self.conjuncts if each is not self.equality)
 
     def value(self, arrow_type: pa.DataType) -> pa.Array | None:
@@ -106,7 +106,7 @@ class _AnyOf:
         self._predicates, self._length, self._limits = predicates, length, limits
         used = chain.from_iterable(ast.all_columns(each.predicate) for each in predicates)
         self._arrays = with_fields(arrays, used)
-        self._found = np.zeros(length, np.bool_)
+        self._matches = np.zeros(length, np.bool_)
         counts = Counter(each for predicate in predicates for each in predicate.conjuncts if _is_short(each))
         self._shared = {each for each, count in counts.items() if count >= _SHARED}
         self._masks: dict[Predicate, Mask] = {}
@@ -123,7 +123,7 @@ class _AnyOf:
             others += some if len(some) < _FEW_EQUALITIES else self._look_up(term, some)
         for at in others:
             self._scan(at)
-        return self._found
+        return self._matches
 
     def _look_up(self, term: Term, some: Sequence[int]) -> list[int]:
         """Finds the rows of predicates with an equality of one term. Returns the predicates that need a scan."""
@@ -143,7 +143,7 @@ class _AnyOf:
         for at, index in zip(some, pc.index_in(sought, distinct).to_pylist(), strict=True):
             rows = order[ends[index] : ends[index + 1]]
             if len(rows) * _SPARSE < self._length:
-                self._narrow(at, rows, self._predicates[at].rest)
+                self._narrow(at, rows, self._predicates[at].other_conjuncts)
             else:
                 others.append(at)
         return others
@@ -157,25 +157,25 @@ class _AnyOf:
                 if count * _SPARSE < self._length:
                     self._narrow(at, np.flatnonzero(mask), conjuncts[done:])
                     return
-            found = self._whole(conjunct)
+            found = self._mask_of(conjunct)
             mask = found if mask is None else mask & found
-        self._found |= mask if mask is not None else True
+        self._matches |= mask if mask is not None else True
 
     def _narrow(self, at: int, rows: _Rows, conjuncts: Iterable[Predicate]) -> None:
         """Evaluates conjuncts on some rows, and records those for which all are TRUE."""
         limit = self._limits[at]
-        rows = rows[~self._found[rows]] if limit is None else rows[~self._found[rows] & limit[rows]]
+        rows = rows[~self._matches[rows]] if limit is None else rows[~self._matches[rows] & limit[rows]]
         for conjunct in conjuncts:
             if not len(rows):
                 return
             if conjunct in self._shared:
-                rows = rows[self._whole(conjunct)[rows]]
+                rows = rows[self._mask_of(conjunct)[rows]]
                 continue
             values = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in ast.term_ids(conjunct)}
             rows = rows[to_mask(matches(conjunct, values, len(rows)))]
-        self._found[rows] = True
+        self._matches[rows] = True
 
-    def _whole(self, conjunct: Predicate) -> Mask:
+    def _mask_of(self, conjunct: Predicate) -> Mask:
         mask = self._masks.get(conjunct)
         if mask is None:
             mask = to_mask(matches(conjunct, self._arrays, self._length))

@@ -94,7 +94,7 @@ def worker_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _with_voids(kind: s.DataType) -> Any:
-    """The type with NULL allowed where it is the only value: Arrow lacks such a type without it."""
+    """The type with its members of Spark's type VOID made nullable: in Arrow such a member is always nullable."""
     match kind:
         case s.ArrayType():
             item = _with_voids(kind.elementType)

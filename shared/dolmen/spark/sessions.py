@@ -13,6 +13,7 @@ from dolmen.api.database import Database
 from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, RetryableError, short_repr
+from dolmen.spark.tasks import is_remote
 from dolmen.transactions.reading import ReadableTable
 
 T = TypeVar("T")
@@ -80,11 +81,6 @@ def active_session(spark: SparkSession | None) -> SparkSession:
         raise InputError(
             "there is no Spark session: make one by SparkSession.builder...getOrCreate(), or give spark=..."
         ) from error
-
-
-def is_remote(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect, whose JVM is in another process."""
-    return not hasattr(spark, "_jsparkSession")
 
 
 def check_session(value: object) -> SparkSession:

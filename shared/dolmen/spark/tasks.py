@@ -61,6 +61,11 @@ FILE, ROW = "__file", "__row"  # columns with the name of a row's file, and the 
 _THREADS = 4  # threads for the requests of a task; it computes on one processor, the one that Spark gives it
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, whose JVM is in another process."""
+    return not hasattr(spark, "_jsparkSession")
+
+
 @contextmanager
 def mark_dolmen_errors() -> Iterator[None]:
     """Adds to dolmen's errors in a worker the text from which ``dolmen_error`` makes them again in the driver."""

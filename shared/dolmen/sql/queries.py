@@ -14,7 +14,7 @@ from dolmen.commit.head import Context
 from dolmen.errors import InputError, short_repr
 from dolmen.rows.scan.engines.expressions import Literals
 from dolmen.rows.scan.engines.sql import NO_TABLES, KeptRows, Parameters, SqlResult, TableSource, lists_tables, run_sql
-from dolmen.sql.shown import Shown
+from dolmen.sql.shown import ShownRelation
 from dolmen.transactions.inspection import deletes_of, files_of, partitions_of, tags_of, versions_of
 from dolmen.transactions.snapshot import Snapshot, pin, read_changes
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -30,7 +30,7 @@ class Queries:
 
     context: Context
     source: Snapshot | Transaction
-    shown: Mapping[str, Shown] = field(default_factory=dict)
+    shown: Mapping[str, ShownRelation] = field(default_factory=dict)
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
     literals: Mapping[str, Sequence[Literals]] = field(default_factory=dict)
     _snapshots: dict[tuple[str, Any], Snapshot] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Queries:
                     relations[view] = self._call(shown)
         return run_sql(query, _QueriedTables(self.source, tables), parameters, relations)
 
-    def _version(self, shown: Shown) -> TableSource:
+    def _version(self, shown: ShownRelation) -> TableSource:
         [text] = shown.arguments
         if shown.what == "TIMESTAMP":
             text = f"epoch_us(CAST((\n{text}\n) AS TIMESTAMPTZ))"
@@ -69,7 +69,7 @@ class Queries:
             self._snapshots[shown.what, value] = snapshot
         return snapshot.table(shown.name if shown.name in snapshot else shown.name.lower())
 
-    def _call(self, shown: Shown) -> pa.Table:
+    def _call(self, shown: ShownRelation) -> pa.Table:
         """The rows of a function."""
         source, values = self.source, self.scalars(shown.arguments)
         manifest = unit_of(source).manifest if isinstance(source, Transaction) else source.manifest

@@ -49,7 +49,8 @@ from dolmen.sql.tokens import DUCKDB, SqlReader, replace_spans, requalify, token
 from dolmen.transactions.merge.clauses import Clauses, Delete, Expression, Insert, Update, casts_of, check_updatable
 from dolmen.transactions.merge.merge import ACTION, merge_rows
 from dolmen.transactions.merge.merge_source import SourceRows
-from dolmen.transactions.row_statements import HiddenRows, TableChange
+from dolmen.transactions.row_locations import HiddenRows
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 

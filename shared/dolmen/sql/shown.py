@@ -31,7 +31,7 @@ _NO_ALIAS = {
 _DESCRIBING = ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE")  # words before a relation that takes no alias
 
 
-class Shown(Struct, frozen=True):
+class ShownRelation(Struct, frozen=True):
     """A relation: a table (``name``) in a version that ``what`` (VERSION, ...) names, or the result of a function."""
 
     what: str
@@ -39,12 +39,12 @@ class Shown(Struct, frozen=True):
     arguments: Sequence[str]
 
 
-def replace_shown(sql: str) -> tuple[str, dict[str, Shown]]:
+def replace_shown(sql: str) -> tuple[str, dict[str, ShownRelation]]:
     """The text with the names of relations, and these by their names. Raises InputError."""
     if not _MAY_SHOW.search(sql):
         return sql, {}
     reader, spans = SqlReader(sql, tokenize(sql, DUCKDB), DUCKDB), list[tuple[int, int, str]]()
-    shown: dict[str, Shown] = {}
+    shown: dict[str, ShownRelation] = {}
     before = ""
     while (token := reader.peek()) is not None:
         found = None if before == "." else _read(reader)
@@ -62,7 +62,7 @@ def replace_shown(sql: str) -> tuple[str, dict[str, Shown]]:
     return replace_spans(sql, spans), shown
 
 
-def _read(reader: SqlReader) -> Shown | None:
+def _read(reader: SqlReader) -> ShownRelation | None:
     """Goes past a relation that begins here."""
     token, after = reader.peek(), reader.peek(1)
     if token is None or token.name is None or after is None:
@@ -74,7 +74,7 @@ def _read(reader: SqlReader) -> Shown | None:
         least, most = FUNCTIONS[function]
         if not least <= len(arguments) <= most:
             raise InputError(f"{function}() takes {least if least == most else f'{least} or {most}'} arguments")
-        return Shown(function, "", arguments)
+        return ShownRelation(function, "", arguments)
     ahead = 2 if token.upper == "MAIN" and after.text == "." else 0
     words = [reader.word(ahead + number) for number in range(1, 5)]
     if words[:2] != ["AT", "("] or words[2] not in _WAYS or words[3] != "=>":
@@ -86,7 +86,7 @@ def _read(reader: SqlReader) -> Shown | None:
     inner = SqlReader(reader.sql, reader.group(), DUCKDB)
     way = inner.next().upper
     inner.expect("=>")
-    return Shown(way, name, [inner.rest()])
+    return ShownRelation(way, name, [inner.rest()])
 
 
 def _arguments(reader: SqlReader) -> list[str]:

@@ -23,7 +23,7 @@ from dolmen.sql.literal_rows import LiteralRows, begins_with_values, replace_row
 from dolmen.sql.parameters import python_values, with_literals
 from dolmen.sql.queries import Queries
 from dolmen.sql.row_calls import RowCall
-from dolmen.sql.shown import Shown, replace_shown
+from dolmen.sql.shown import ShownRelation, replace_shown
 from dolmen.sql.statements import ChangingStatement, read_change, read_ctes, split
 from dolmen.sql.tokens import DUCKDB, SqlReader
 from dolmen.transactions.snapshot import Snapshot
@@ -71,7 +71,7 @@ class SqlText:
 
     text: str
     statements: Sequence[_ParsedStatement]
-    shown: Mapping[str, Shown] = field(default_factory=dict)
+    shown: Mapping[str, ShownRelation] = field(default_factory=dict)
     parameters: Parameters = None
     lists: Mapping[str, LiteralRows] = field(default_factory=dict)
 
@@ -137,12 +137,7 @@ class SqlText:
 
 
 def run_on_database(
-    context: Context,
-    text: str,
-    parameters: Parameters,
-    request: str | None,
-    note: Note,
-    files: AllowedFiles = None,
+    context: Context, text: str, parameters: Parameters, request: str | None, note: Note, files: AllowedFiles = None
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
     read = SqlText.of(text, parameters, in_transaction=False)

@@ -123,7 +123,7 @@ def _comment_end(sql: str, start: int) -> int:
 
 
 def replace_spans(sql: str, spans: Iterable[tuple[int, int, str]]) -> str:
-    """The text with other pieces in it: each has the first character and the end of what it replaces, in order."""
+    """The text with some spans replaced. Each is its first character, its end and the new text, in ascending order."""
     parts, end = list[str](), 0
     for start, stop, piece in spans:
         parts += [sql[end:start], piece]
@@ -132,7 +132,7 @@ def replace_spans(sql: str, spans: Iterable[tuple[int, int, str]]) -> str:
 
 
 def requalify(text: str, names: Mapping[str, str], *, strict: bool = False) -> str:
-    """An expression of DuckDB's with other texts in place of ``table.column``, whose case does not matter.
+    """An expression of DuckDB with each ``table.column``, in any case, replaced by the text that ``names`` has for it.
 
     With ``strict``, raises InputError for other columns of these tables.
     """

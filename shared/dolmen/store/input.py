@@ -22,14 +22,7 @@ class ObjectInput(io.RawIOBase):
     object must have; None takes the one it has now.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        key: str,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
-    ) -> None:
+    def __init__(self, store: ObjectStore, key: str, *, etag: str | None = None, version: str | None = None) -> None:
         super().__init__()
         self._store, self._key, self._version = store, key, version
         first = store.get(key, (0, READ_AHEAD_BYTES), etag=etag, version=version)

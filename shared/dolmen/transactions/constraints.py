@@ -27,16 +27,16 @@ from dolmen.predicate.text import quote_name, to_sql
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
 from dolmen.transactions.keys import check_key
-from dolmen.transactions.row_statements import TableChange
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 MAX_CHECK_BYTES = 16_384  # the longest stored form of a check: every manifest has it, and every row is compared with it
 MAX_NAME = 200
 _YEARS_US = 10**15  # some decades: ``now()`` differs in all its parts
 
 
-def add_check(change: TableChange, name: str, where: Where) -> None:
+def add_check(unit: UnitOfWork, table: str, request: str | None, name: str, where: Where) -> None:
     """Adds the statement of ``Table.add_check``."""
-    schema = change.entry.schema
+    schema = unit.entry(table).schema
     condition = parse_check(where, schema)
     stored = to_builtins(condition)
     if (size := len(msgspec.json.encode(stored))) > MAX_CHECK_BYTES:
@@ -44,8 +44,8 @@ def add_check(change: TableChange, name: str, where: Where) -> None:
     check = CheckConstraint(_check_name(name), tuple(sorted(columns(condition))), stored)
     text = to_sql(condition, schema)
     problem = f"the check {name!r} ({text}) is FALSE for {{rows}}; scan(where={f'NOT ({text})'!r}) returns them"
-    needs = needed_features(condition)
-    _add(change, AddCheck(check, needs), Not(condition), columns(condition), problem)
+    made = AddCheck(check, needed_features(condition))
+    _add(unit, table, request, made, Not(condition), columns(condition), problem)
 
 
 def parse_check(where: Where, schema: Schema) -> Predicate:
@@ -57,32 +57,33 @@ def parse_check(where: Where, schema: Schema) -> Predicate:
     return condition
 
 
-def set_not_null(change: TableChange, name: str) -> None:
+def set_not_null(unit: UnitOfWork, table: str, request: str | None, name: str) -> None:
     """Adds the statement of ``Table.set_not_null``. Does nothing if the column is not nullable."""
-    field = change.entry.schema.field(name)
+    schema = unit.entry(table).schema
+    field = schema.field(name)
     if not field.nullable:
         return
     violation = None if is_nested(field.arrow_type) else IsNull(Column(field.id, str(field.type)))
-    shown = to_sql(violation, change.entry.schema) if violation else ""
+    shown = to_sql(violation, schema) if violation else ""
     hint = f"; scan(where={shown!r}) returns them" if shown else ""
     problem = f"column {field.name!r} is NULL in {{rows}}{hint}"
-    _add(change, SetNotNull(field.name), violation, {field.id}, problem)
+    _add(unit, table, request, SetNotNull(field.name), violation, {field.id}, problem)
 
 
-def add_primary_key(change: TableChange, names: Sequence[str]) -> None:
+def add_primary_key(unit: UnitOfWork, table: str, request: str | None, names: Sequence[str]) -> None:
     """Adds the statement of ``Table.add_primary_key``."""
-    unit, entry, request = change.unit, change.entry, change.request
+    entry = unit.entry(table)
     fields = check_key(tuple(map(entry.schema.field, names)))
     if not fields:
         raise InputError("columns=[]: name the key's columns")
     made = AddPrimaryKey(tuple(field.name for field in fields))
     if not unit.has_applied(request):
         made.apply(entry, 0)  # raises before rows are read
-        unit.depend_on_rows(change.name, None)
+        unit.depend_on_rows(table, None)
         with unit.context.reading(unit.manifest.version):
-            _check_keys(View(unit.context, unit.manifest, change.name, unit.uploads.read), fields)
-        unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (made,), request))
-    unit.add_content(request, "alter", change.name, repr(made))
+            _check_keys(View(unit.context, unit.manifest, table, unit.uploads.read), fields)
+        unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, (made,), request))
+    unit.add_content(request, "alter", table, repr(made))
 
 
 def _check_keys(view: View, fields: Sequence[Field]) -> None:
@@ -109,15 +110,21 @@ def _check_name(name: str) -> str:
 
 
 def _add(
-    change: TableChange, made: SchemaChange, violation: Predicate | None, ids: frozenset[int] | set[int], problem: str
+    unit: UnitOfWork,
+    table: str,
+    request: str | None,
+    made: SchemaChange,
+    violation: Predicate | None,
+    ids: frozenset[int] | set[int],
+    problem: str,
 ) -> None:
-    unit, entry, request = change.unit, change.entry, change.request
+    entry = unit.entry(table)
     if not unit.has_applied(request):
-        alter = AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (made,), request)
+        alter = AlterTable(table, entry.uuid, entry.schema, entry.sort_key, (made,), request)
         names = tuple(entry.schema.names_of(sorted(ids)))
-        check = ViolationCheck(unit.context, change.name, entry.uuid, entry.schema, violation, names, problem)
+        check = ViolationCheck(unit.context, table, entry.uuid, entry.schema, violation, names, problem)
         unit.add(CheckedStatement(alter, check))
-    unit.add_content(request, "alter", change.name, repr(made))
+    unit.add_content(request, "alter", table, repr(made))
 
 
 class ViolationCheck(Struct, frozen=True):

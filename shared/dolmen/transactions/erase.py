@@ -18,7 +18,8 @@ from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
+from dolmen.transactions.row_arguments import choose_rows, rows_content
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 Subject: TypeAlias = int | str  # the value of a table's subject column, such as a user's id

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
-from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.records import replace
@@ -22,52 +18,50 @@ from dolmen.commit.draft import Draft, Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
-from dolmen.commit.uploads import MAX_KEYS, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.commit.uploads import MAX_KEYS, LateIntent, PendingUploads, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
-from dolmen.errors import ConflictError, DuplicateKeyError, InputError, RowError, SchemaError
-from dolmen.format.column_history import with_field_ids
+from dolmen.errors import ConflictError, DuplicateKeyError, InputError
 from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import AddColumn
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, Schema, own_names
-from dolmen.format.types import to_mask, to_plain
-from dolmen.predicate.ast import Predicate, columns, to_json
-from dolmen.predicate.evaluate import matches
-from dolmen.predicate.parse import Parameters, Where, with_parameters
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import to_plain
+from dolmen.predicate.ast import Predicate
+from dolmen.predicate.parse import Parameters, Where
 from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.conditions import (
-    Condition,
-    SqlCondition,
-    columns_of,
-    implied_by,
-    read_condition,
-    read_predicate,
-)
+from dolmen.rows.scan.conditions import Condition, SqlCondition, columns_of, implied_by, read_condition
 from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
-from dolmen.rows.scan.scan import PositionedRows, Scan, matching_positions, rows_with_positions
-from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
-from dolmen.rows.write.casts import lossless_cast, lossy_cast
-from dolmen.rows.write.conform import conform
+from dolmen.rows.scan.scan import Scan, matching_positions, rows_with_positions
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import RowStream, as_batches, distinct_parts, frame_cast
+from dolmen.rows.write.row_input import distinct_parts
 from dolmen.store.base import create
 from dolmen.transactions.keys import key_fields, take_keys
+from dolmen.transactions.row_arguments import (
+    NewColumns,
+    choose_rows,
+    divide_columns,
+    keys_content,
+    not_empty,
+    only_matching,
+    parse_where,
+    rows_content,
+    rows_of,
+)
+from dolmen.transactions.row_locations import HiddenRows, RowLocations, cut_into_steps
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
 Mode: TypeAlias = Literal["auto", "tombstone", "positions"]
-NewColumns: TypeAlias = Literal["refuse", "add", "ignore"]
 ChooseRows: TypeAlias = Callable[[Iterable[pa.RecordBatch], tuple[Field, ...]], Iterable[pa.RecordBatch]]
 BUFFER_BYTES = 64 * MIB
 """An insert with at most this much Arrow memory checks its keys before it writes; a larger one afterwards."""
 
-MOST_NAMED_KEYS = 10  # the most keys that an error names
 
-STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB  # the most rows that are changed at once
+MOST_NAMED_KEYS = 10  # the most keys that an error names
 
 
 class TableChange:
@@ -285,7 +279,7 @@ class TableChange:
             condition: Condition | None = None
             if mode != "tombstone" and key_rows is None:
                 now_us = unit.context.store.clock.current_us
-                condition = read_condition(_not_empty(where), entry.schema, now_us=now_us)
+                condition = read_condition(not_empty(where), entry.schema, now_us=now_us)
             if condition is None or (mode == "auto" and not isinstance(condition, SqlCondition)):
                 write = self.delete_rows(where, key_rows) if condition is None else self._delete_matching(condition)
                 if write.tombstones:
@@ -353,7 +347,7 @@ class TableChange:
         self.unit.depend_on_rows(self.name, implied_by(condition))
         view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
         scan = Scan(view, columns=columns, where=condition, with_commit_ts=with_commit_ts)
-        return _cut_into_steps(rows_with_positions(scan))
+        return cut_into_steps(rows_with_positions(scan))
 
     def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
         """Writes rows of exactly the table's schema, and adds the statements that hide old rows and add these.
@@ -371,18 +365,6 @@ class TableChange:
             unit.add(self._write_statement(files))
 
 
-def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
-    """Adds rows that are already written, provided that the table has none of ``keys``: primary keys of these rows.
-
-    Raises DuplicateKeyError: several rows have one key, or the table has it; RowError: a key is NULL.
-    """
-    check = _InsertCheck.of(unit, write.name, entry)
-    for _ in check.add_keys(keys):
-        pass
-    check.check_distinct()
-    unit.add(InsertRows(write, check))
-
-
 def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
     """The first ``BUFFER_BYTES`` of rows, and the remaining rows; None if none remain."""
     buffered, size = list[pa.RecordBatch](), 0
@@ -394,28 +376,16 @@ def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], It
     return buffered, None
 
 
-class _PartKeys:
-    """The keys of an upsert's parts, which are sorted from the second part on."""
+def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
+    """Adds rows that are already written, provided that the table has none of ``keys``: primary keys of these rows.
 
-    def __init__(self, fields: tuple[Field, ...]) -> None:
-        self._schema = pa.schema([field.to_arrow() for field in fields])
-        self._first: pa.Table | None = None
-        self._runs: KeyRuns | None = None
-
-    def add(self, rows: pa.Table) -> None:
-        keys = rows.select(self._schema.names)
-        if self._runs is None and self._first is None:
-            self._first = keys
-            return
-        self._runs = self._runs or KeyRuns(self._schema)
-        for part in filter(None, (self._first, keys)):
-            for batch in part.to_batches():
-                self._runs.add(batch)
-        self._first = None
-
-    def are_distinct(self) -> bool:
-        """Whether no two parts have a key in common."""
-        return self._runs is None or not self._runs.repeated_rows(0)[0]
+    Raises DuplicateKeyError: several rows have one key, or the table has it; RowError: a key is NULL.
+    """
+    check = _InsertCheck.of(unit, write.name, entry)
+    for _ in check.add_keys(keys):
+        pass
+    check.check_distinct()
+    unit.add(InsertRows(write, check))
 
 
 class _InsertCheck:
@@ -475,141 +445,25 @@ def _shown_values(column: pa.ChunkedArray) -> list[Any]:
         return [plain_text(value, column.type) for value in to_plain(column.combine_chunks())]
 
 
-def divide_columns(name: str, entry: TableEntry, data: Any, new_columns: NewColumns) -> tuple[Any, Sequence[pa.Field]]:
-    """Rows, and the columns of theirs that are to be added to a table. Others that it lacks are left out.
+class _PartKeys:
+    """The keys of an upsert's parts, which are sorted from the second part on."""
 
-    Columns of the type null are never added. Raises SchemaError if the table has none of the columns.
-    """
-    if arguments.one_of("new_columns", new_columns, get_args(NewColumns)) == "refuse":
-        return data, ()
-    rows = RowStream.of(data, entry.schema.arrow)
-    columns = rows.reader.schema
-    names, known = own_names(columns.names, entry.schema), set(entry.schema.arrow.names)
-    extra = [field for field, own in zip(columns, names, strict=True) if own not in known]
-    if len(extra) == len(columns):
-        raise SchemaError(f"none of the columns {', '.join(columns.names)} is one of table {name!r}")
-    added = [field for field in extra if new_columns == "add" and not pa.types.is_null(field.type)]
-    return rows.without([field.name for field in extra if field not in added]), added
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self._schema = pa.schema([field.to_arrow() for field in fields])
+        self._first: pa.Table | None = None
+        self._runs: KeyRuns | None = None
 
-
-def rows_of(
-    schema: Schema,
-    data: Any,
-    digest: RowDigest | None = None,
-    erased: ErasedRowsFilter | None = None,
-    *,
-    cast: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """Fits rows to columns, batch by batch; passes them through ``digest``, and then through ``erased``.
-
-    ``cast``: with a loss where necessary (see ``lossy_cast``).
-    """
-    source = as_batches(data, schema.arrow)
-    batches = conform(source, schema, lossy_cast if cast else frame_cast(data) or lossless_cast)
-    batches = digest.passing(batches, source.schema) if digest else batches
-    return erased.filter(batches) if erased else batches
-
-
-def only_matching(batches: Iterable[pa.RecordBatch], predicate: Predicate, schema: Schema) -> Iterator[pa.RecordBatch]:
-    """Passes rows on. Raises RowError for one for which the predicate is not TRUE."""
-    fields, row = [schema.by_id[id_] for id_ in columns(predicate)], 1
-    for batch in batches:
-        values = {field.id: with_field_ids(batch[field.name], field.arrow_type) for field in fields}
-        mask = to_mask(matches(predicate, values, batch.num_rows))
-        if not mask.all():
-            raise RowError(
-                "it is not one of the rows that are overwritten (where): check=False adds it all the same",
-                row=row + int(np.argmin(mask)),
-            )
-        row += batch.num_rows
-        yield batch
-
-
-def choose_rows(
-    verb: str, entry: TableEntry, where: Where, parameters: Parameters | None, keys: Any, on: str | Sequence[str] | None
-) -> tuple[Where, Keys | None]:
-    """Checks the arguments that choose the rows to delete; returns a predicate, or None and keys."""
-    where = with_parameters(where, parameters)
-    if (keys is None) == (where is None):
-        raise InputError(f"{verb} takes either a predicate or keys=...")
-    if on is not None and keys is None:
-        raise InputError("on=... is for keys: a predicate names its own columns")
-    return where, None if keys is None else take_keys(entry, keys, on)
-
-
-def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any]:
-    """The content of a delete for its request's digest: equal for predicates that parse alike, at any ``now()``."""
-    if keys is not None:
-        return keys_content(entry, keys)
-    condition = read_condition("" if where is None else where, entry.schema, now_us=0)
-    if isinstance(condition, SqlCondition):
-        return ["sql", condition.text]
-    compared = keys_in(condition, entry.schema)
-    return ["where", to_json(condition).decode()] if compared is None else keys_content(entry, compared)
-
-
-def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
-    """The content of keys for a request's digest. Their order and repetitions make no difference."""
-    names = entry.schema.names_of(map(int, keys.column_names))
-    digest = RowDigest(pa.schema([(name, kind) for name, kind in zip(names, keys.schema.types, strict=True)]))
-    for batch in keys.to_batches():
-        digest.update(batch)
-    return ["keys", digest.hexdigest()]
-
-
-def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
-    """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
-    return read_predicate(_not_empty(where), entry.schema, now_us=context.store.clock.current_us)
-
-
-def _not_empty(where: Where) -> Where:
-    if where is None or (isinstance(where, (str, Mapping)) and not where):
-        raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
-    return where
-
-
-HiddenRows: TypeAlias = dict[str, BitMap]  # positions of rows to hide, by the path of their file
-
-
-class RowLocations(Struct, frozen=True):
-    """The files (by index among ``paths``, ascending) and positions of some rows."""
-
-    paths: Sequence[str]
-    files: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
-
-    def take(self, indices: npt.NDArray[np.int64]) -> RowLocations:
-        """The locations of some of the rows; the indices ascend."""
-        return RowLocations(self.paths, self.files[indices], self.positions[indices])
-
-    def hide(self, hidden: HiddenRows) -> None:
-        """Adds the rows to ``hidden``."""
-        if len(self.files) == 0:
+    def add(self, rows: pa.Table) -> None:
+        keys = rows.select(self._schema.names)
+        if self._runs is None and self._first is None:
+            self._first = keys
             return
-        starts = np.append(0, np.flatnonzero(np.diff(self.files)) + 1)
-        by_file = np.split(self.positions.astype(np.uint32), starts[1:])
-        for file, positions in zip(self.files[starts], by_file, strict=True):
-            hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))
+        self._runs = self._runs or KeyRuns(self._schema)
+        for part in filter(None, (self._first, keys)):
+            for batch in part.to_batches():
+                self._runs.add(batch)
+        self._first = None
 
-
-def _cut_into_steps(batches: Iterable[PositionedRows]) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
-    parts: list[PositionedRows] = []
-    rows = size = 0
-    for batch, path, positions in batches:
-        for start in range(0, batch.num_rows, STEP_ROWS):
-            part = batch.slice(start, STEP_ROWS)
-            if parts and (rows + part.num_rows > STEP_ROWS or size + part.nbytes > STEP_BYTES):
-                yield _join(parts)
-                parts, rows, size = [], 0, 0
-            parts.append((part, path, positions[start : start + STEP_ROWS]))
-            rows += part.num_rows
-            size += part.nbytes
-    if parts:
-        yield _join(parts)
-
-
-def _join(parts: Sequence[PositionedRows]) -> tuple[pa.RecordBatch, RowLocations]:
-    rows = parts[0][0] if len(parts) == 1 else pa.concat_batches([rows for rows, _, _ in parts])
-    files = np.repeat(np.arange(len(parts)), [part.num_rows for part, _, _ in parts])
-    positions = np.concatenate([positions for _, _, positions in parts])
-    return rows, RowLocations([path for _, path, _ in parts], files, positions)
+    def are_distinct(self) -> bool:
+        """Whether no two parts have a key in common."""
+        return self._runs is None or not self._runs.repeated_rows(0)[0]

@@ -15,14 +15,7 @@ from dolmen.commit.change import NO_NOTE, About, Metadata, Note, with_full_signa
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
-from dolmen.errors import (
-    ConflictError,
-    Error,
-    InputError,
-    TableExistsError,
-    VersionExpiredError,
-    short_repr,
-)
+from dolmen.errors import ConflictError, Error, InputError, TableExistsError, VersionExpiredError, short_repr
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
@@ -35,9 +28,9 @@ from dolmen.transactions.column_types import columns_and_rows
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.keys import check_key
 from dolmen.transactions.row_statements import TableChange
+from dolmen.transactions.schema_verbs import CommitT
 from dolmen.transactions.snapshot import Moment, clone_table
 from dolmen.transactions.transaction_table import (
-    CommitT,
     ErasedT,
     TransactionTable,
     drop_table,
@@ -65,12 +58,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     """
 
     def _apply(
-        self,
-        operation: str,
-        statement: Callable[[UnitOfWork], None],
-        about: About,
-        *,
-        needs_newest: bool = False,
+        self, operation: str, statement: Callable[[UnitOfWork], None], about: About, *, needs_newest: bool = False
     ) -> CommitT:
         """Runs one statement: on the newest version if ``needs_newest``, otherwise on the newest cached one."""
         raise NotImplementedError

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
-from dolmen.transactions.row_statements import TableChange, rows_of
+from dolmen.transactions.row_arguments import rows_of
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.declaring import create_table_in

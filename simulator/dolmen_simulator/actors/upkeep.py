@@ -22,7 +22,7 @@ from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.runs import WriteOptions
-from dolmen.transactions import row_statements
+from dolmen.transactions import row_arguments
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
@@ -226,7 +226,7 @@ class Loader(Actor):
             entry = unit.entry(name)
             unit.begin_upload()
             intent = unit.intent()
-            data = pa.Table.from_batches(row_statements.rows_of(entry.schema, data))
+            data = pa.Table.from_batches(row_arguments.rows_of(entry.schema, data))
             stream = pa.RecordBatchReader.from_batches(data.schema, batches())
             files = write_data_files(
                 context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat

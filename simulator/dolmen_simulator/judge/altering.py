@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dolmen_simulator.judge.columns import ModelColumn, fill
+from dolmen_simulator.judge.effects import SHAPES
 from dolmen_simulator.judge.model import AppendEffect, Effect, Row, State, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
@@ -90,7 +91,7 @@ class AlterEffect:
     @property
     def names(self) -> set[str]:
         """The names that its deed may hold."""
-        own = set[str]() if self.shape is None else set(Row._fields)
+        own = set[str]() if self.shape is None else {*Row._fields, *SHAPES[self.shape].sort_key}
         return own.union(*(step.names for step in self.steps))
 
     def apply(self, state: State, seen: State, version: int) -> None:

@@ -129,8 +129,8 @@ class Group(Struct, frozen=True):
 class Compact(Struct, frozen=True):
     """Replaces files by rewritten ones.
 
-    A group is left out if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
-    otherwise rows that others deleted would come back. A tombstone that was committed concurrently still hides rows of
+    A group is left out if one of its inputs was removed, or got another ``applied_through`` or vector: otherwise rows
+    that others deleted would come back. A tombstone that was committed concurrently still hides rows of
     the outputs, because their ``applied_through`` is the snapshot's ``commit_ts``. ``fitting`` has the groups that are
     not left out; ``prepare`` makes it.
     """
@@ -376,14 +376,6 @@ class PutIndexParts(Struct, frozen=True):
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name, "index")
-
-
-def without_index(entry: TableEntry) -> TableEntry:
-    """A table's whole entry without the parts of its index."""
-    if not entry.segments_of("index"):
-        return entry
-    kept = tuple(segment for segment in entry.segments if segment.kind != "index")
-    return msgspec.structs.replace(entry, segments=kept)
 
 
 def without_files(entry: TableEntry, uuids: Collection[str]) -> TableEntry:

@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, DatabaseStatement, Draft
-from dolmen.commit.statements.background import without_index
 from dolmen.commit.statements.erasures import delete_remembered
-from dolmen.commit.statements.row_changes import count_files
+from dolmen.commit.statements.row_changes import count_files, without_index
 from dolmen.commit.uploads import PendingUploads, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     RememberedKeys,
@@ -178,7 +177,7 @@ class AlterTable(Struct, frozen=True):
 
 
 class AdoptTable(CreateTable, Struct, frozen=True):
-    """Creates a table with existing files. Columns that are narrower in some of them have any ``widened_ts`` but 0."""
+    """Creates a table with existing files. A column of another type in some of them has a ``widened_ts`` above 0."""
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table. Its files may lack columns, or have them under other names: hence ``altered_ts``."""
@@ -343,7 +342,7 @@ class SubjectDeletes:
         erasures = draft.erasures_after(then_ts)
         for entry in tables.values() if erasures else ():
             with_erasures(entry, erasures, draft.segments, record)
-        for memory in RememberedKeys.each(tables) if erasures else ():
+        for memory in RememberedKeys.of_tables(tables) if erasures else ():
             for erasure in erasures:
                 key = memory.entry.uuid, erasure.id
                 if key not in keys and reaches(erasure, memory.owner) and not tables_of(erasure, memory.entry):
@@ -363,7 +362,7 @@ class SubjectDeletes:
 
         hidden = {name: with_erasures(entry, erasures, draft.segments, find_record) for name, entry in tables.items()}
         visible = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
-        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(visible)}
+        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.of_tables(visible)}
 
     def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
         deletes = [

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dolmen.base.records import replace
 from dolmen.commit.draft import DatabaseStatement, Draft
-from dolmen.commit.statements.background import without_index
+from dolmen.commit.statements.row_changes import without_index
 from dolmen.commit.uploads import PendingUploads, record_keys, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     SUBJECT,

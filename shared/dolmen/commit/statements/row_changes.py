@@ -345,6 +345,14 @@ def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:
     return msgspec.structs.replace(entry, files=tuple(inline), overlays=(*kept, *added))
 
 
+def without_index(entry: TableEntry) -> TableEntry:
+    """A table's whole entry without the parts of its index."""
+    if not entry.segments_of("index"):
+        return entry
+    kept = tuple(segment for segment in entry.segments if segment.kind != "index")
+    return msgspec.structs.replace(entry, segments=kept)
+
+
 def count_files(entry: TableEntry) -> int:
     """Number of live files; files removed in segments of removals still count."""
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)

@@ -41,7 +41,7 @@ class RememberedKeys(Struct, frozen=True):
     owner: TableEntry
 
     @classmethod
-    def each(cls, tables: Mapping[str, TableEntry]) -> Iterator[RememberedKeys]:
+    def of_tables(cls, tables: Mapping[str, TableEntry]) -> Iterator[RememberedKeys]:
         """Yields the memories among some tables of one version (whole entries by name)."""
         names = {entry.uuid: name for name, entry in tables.items()}
         for owner in tables.values():

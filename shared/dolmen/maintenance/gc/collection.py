@@ -315,7 +315,7 @@ class _Collection:
         self._gone_ids: frozenset[str] = frozenset()
 
     @cached_property
-    def _kept(self) -> KeySet:
+    def _needed(self) -> KeySet:
         """Keys of the objects that the newest version needs, or an older one that may still be read."""
         return self.marker(self.manifest, self.context.segments, self._last_deletable)
 
@@ -352,7 +352,7 @@ class _Collection:
             if self.deadline():
                 return False
             clear_intent(
-                self.context.store, self._deleter, intent, self.manifest, None if intent.is_done else self._kept
+                self.context.store, self._deleter, intent, self.manifest, None if intent.is_done else self._needed
             )
         return True
 
@@ -367,7 +367,7 @@ class _Collection:
             context.segments,
             self._deleter,
             self.manifest,
-            self._kept,
+            self._needed,
             self._last_deletable,
             self.deadline,
         ).run()
@@ -379,7 +379,7 @@ class _Collection:
         if self.deadline():
             return False
         cutoff = self.plan.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff
-        kept = self._kept
+        kept = self._needed
         if self._freed < self._last_deletable:  # the next run finds released objects through segments
             kept = self.marker(self.manifest, self.context.segments, self._freed)
         before_us, head = sweep_cutoff(cutoff), self.context.head
@@ -412,7 +412,7 @@ class _Collection:
             min(self._freed, self._last_deletable),
             self._swept,
             self.deadline,
-            lambda: self._kept,
+            lambda: self._needed,
             self.outside,
         )
         complete = finisher.run()

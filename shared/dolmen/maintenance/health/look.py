@@ -116,10 +116,7 @@ def _table(context: Context, debt: TableDebt, entry: TableEntry, manifest: Manif
     survey = FilesSurvey.of(entry, tombstones, debt.target_file_bytes, context.segments)
     lag = debt.publication_lag_us
     exact = replace(
-        debt,
-        exact=True,
-        **survey.sums.figures(),
-        publication_lag_us=lag + now_us - manifest.created_at if lag else lag,
+        debt, exact=True, **survey.sums.figures(), publication_lag_us=lag + now_us - manifest.created_at if lag else lag
     )
     names = {field.id: field.name for field in entry.schema.fields}
     return TableHealth(

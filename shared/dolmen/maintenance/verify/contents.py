@@ -214,7 +214,7 @@ class DataCheck:
         filters = filters_range(footer)
         if file.filters and (filters is None or filters.start != file.filters):
             yield "index-damaged", f"there are no Bloom filters at byte {file.filters:,}, where the entry has them"
-        for start, end, states in footer.sums.others(footer.metadata) if footer.sums else ():
+        for start, end, states in footer.sums.other_bytes(footer.metadata) if footer.sums else ():
             if opened.body is not None:
                 body = opened.body[start:end]
             else:

@@ -102,8 +102,11 @@ def read_condition(where: Where, schema: Schema, *, now_us: int) -> Condition:
 
 def _read_sql(text: str, schema: Schema) -> SqlCondition:
     with closing(Evaluator()) as evaluator:
-        names = evaluator.uses([text], [field.name for field in schema.fields])
-        fields = tuple(field for field in schema.fields if field.name in names) or schema.fields[:1]
+        known, names = {field.name.lower() for field in schema.fields}, set[str]()
+        for first, *others in evaluator.references(text):
+            is_column = first in known and (first != _ROWS or not others)  # of s.a it is s, not a column named a
+            names.update([first] if is_column else {first, *others} & known)
+        fields = tuple(field for field in schema.fields if field.name.lower() in names) or schema.fields[:1]
         arrow = pa.schema([field.to_arrow() for field in fields])
         [kind] = evaluator.types([text], {_ROWS: arrow})
         if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):

@@ -25,8 +25,8 @@ from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
 from dolmen.maintenance.debt import debts
 from dolmen.maintenance.round import (
     CompactRequest,
+    CompletedStep,
     Deadline,
-    Done,
     GcRequest,
     StepFailure,
     facts_of,
@@ -60,7 +60,7 @@ def compact_event(resources: FunctionResources, event: Any, invocation: Invocati
     deadline = Deadline(context_of(database).runtime, invocation.remaining_seconds)
     elsewhere = _start_jobs(resources, request, invocation)
 
-    def log_step(step: Done | StepFailure) -> None:
+    def log_step(step: CompletedStep | StepFailure) -> None:
         """Logs a step: names and numbers, never values of the data."""
         if isinstance(step, StepFailure):
             logger.error(f"{step.step} failed", table=step.table, **error_fields(step.error))

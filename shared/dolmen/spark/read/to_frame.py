@@ -54,8 +54,8 @@ from dolmen.spark.read.native_parquet import (
     spark_root,
     to_column,
 )
-from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session, is_remote
-from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks
+from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session
+from dolmen.spark.tasks import FILE, ROW, MapBatches, is_remote, map_in_tasks
 from dolmen.store import portable_url
 from dolmen.transactions.reading import ReadableTable
 

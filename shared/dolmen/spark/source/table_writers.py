@@ -125,13 +125,7 @@ class WriteJob(Struct, frozen=True):
         entry = decode_entry(self.entry)
         encoded = encode_entry(entry, entry.schema.at(lambda: self.now_us))
         task = RowsTask(
-            self.url,
-            self.table,
-            encoded,
-            self.txid,
-            digest=self.digest,
-            only=self.where,
-            divides_all=self.by_partition,
+            self.url, self.table, encoded, self.txid, digest=self.digest, only=self.where, divides_all=self.by_partition
         )
         if self.digest is DigestMode.ALONE:
             return TaskResult(self, query=query, sums=task.run(batches).sums)

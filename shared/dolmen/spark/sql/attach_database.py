@@ -13,11 +13,12 @@ from dolmen.base import arguments
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.spark.frame_types import items
-from dolmen.spark.sessions import check_any_session, check_database, check_session, is_remote
+from dolmen.spark.sessions import check_any_session, check_database, check_session
 from dolmen.spark.sql.attachment import Attachment, CatalogAttachment, attachments_of
 from dolmen.spark.sql.catalog import install, uninstall
 from dolmen.spark.sql.jvm_objects import add_table_function
 from dolmen.spark.sql.table_relations import table_frame
+from dolmen.spark.tasks import is_remote
 from dolmen.store import portable_url
 from dolmen.transactions.reading import ReadableTable
 

@@ -18,8 +18,8 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.spark.frame_types import Origin, origins_of, quote
-from dolmen.spark.sessions import check_any_session, is_remote
-from dolmen.spark.tasks import raising_dolmen_errors, reason_of
+from dolmen.spark.sessions import check_any_session
+from dolmen.spark.tasks import is_remote, raising_dolmen_errors, reason_of
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 
@@ -142,7 +142,7 @@ class Attachment:
         self._shown_tables[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
     def _has_own_view(self, name: str) -> bool:
-        """Whether nobody has replaced the table's view since it was made here."""
+        """True unless another program has replaced the table's view since it was made here."""
         shown = self._shown_tables.get(name)
         if shown is None or shown.origin is None:
             return True

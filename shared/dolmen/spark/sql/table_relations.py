@@ -21,7 +21,6 @@ from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.frame_types import Origin, items, spark_schema
 from dolmen.spark.read.native_parquet import warn_once
-from dolmen.spark.sessions import is_remote
 from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
 from dolmen.spark.sql.jvm_objects import (
     JavaObjectMethods,
@@ -35,7 +34,7 @@ from dolmen.spark.sql.jvm_objects import (
     v2_columns,
     value_of_session,
 )
-from dolmen.spark.tasks import Py4JError
+from dolmen.spark.tasks import Py4JError, is_remote
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.snapshot import PinnedTable
 
@@ -178,7 +177,7 @@ class _ScanBuilder(JavaObjectMethods):
 
 
 class _Scan(JavaObjectMethods):
-    """The columns of the rows that meet a predicate; ``reading_plan`` takes its place."""
+    """A query's scan of a table: its columns, and the predicate that chooses files. A rule replaces it by its plan."""
 
     Java = interfaces(f"{CONNECTOR}.read.Scan")
 
@@ -191,23 +190,23 @@ class _Scan(JavaObjectMethods):
         fields: Mapping[str, Field],
     ) -> None:
         super().__init__(f"{_PREFIX}{next(_numbers)}")
-        self.spark, self._table, self._read_schema, self._where = spark, table, schema, where
+        self.spark, self._table, self._columns, self._where = spark, table, schema, where
         self._fields = fields
 
     def description(self) -> str:
         return self._name
 
     def readSchema(self) -> JavaObject:  # noqa: N802
-        return self._read_schema
+        return self._columns
 
     def filter(self, condition: Any) -> None:
-        """Takes the condition of a filter above the scan, which stays there: it chooses files alone."""
+        """Takes the condition of the filter above the scan. It only chooses files: Spark still runs the filter."""
         self._where = read_pushed(condition, self._fields).predicate
 
     @called_by_spark
     def reading_plan(self) -> JavaObject:
         """The plan that reads the rows, with the columns of the scan."""
-        names = list(self._read_schema.fieldNames())
+        names = list(self._columns.fieldNames())
         rows = None if names else _row_count(self._table, self._where)
         if rows is None:
             frame = self._table.to_spark(names or None, self._where, spark=self.spark)

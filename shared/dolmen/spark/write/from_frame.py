@@ -60,7 +60,8 @@ from dolmen.spark.write.write_tasks import (
 )
 from dolmen.store import portable_url
 from dolmen.transactions.keys import key_fields, take_keys
-from dolmen.transactions.row_statements import TableChange, keys_content, parse_where
+from dolmen.transactions.row_arguments import keys_content, parse_where
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork

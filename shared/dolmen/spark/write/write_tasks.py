@@ -45,7 +45,7 @@ from dolmen.spark.tasks import (
 )
 from dolmen.store import portable_url
 from dolmen.store.base import ObjectStore, create
-from dolmen.transactions.row_statements import only_matching
+from dolmen.transactions.row_arguments import only_matching
 from dolmen.transactions.transaction import Transaction, unit_of
 
 FEW_KEYS = 2_000  # the most keys and bytes of a partition that the driver uploads: they need no object of their own

@@ -433,7 +433,7 @@ def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...
 
 
 def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None, account: Any = None) -> Connection:
-    """``account``: equal for connections of one account, besides the endpoint; None if nobody else has this one."""
+    """``account``: equal for connections with the same account settings; None if the caller made the session."""
     clock = ServerClock(runtime)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},

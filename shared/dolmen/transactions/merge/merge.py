@@ -46,14 +46,9 @@ from dolmen.transactions.merge.clauses import (
     terms_of,
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
-from dolmen.transactions.row_statements import (
-    STEP_ROWS,
-    HiddenRows,
-    NewColumns,
-    RowLocations,
-    TableChange,
-    rows_content,
-)
+from dolmen.transactions.row_arguments import NewColumns, rows_content
+from dolmen.transactions.row_locations import STEP_ROWS, HiddenRows, RowLocations
+from dolmen.transactions.row_statements import TableChange
 
 if TYPE_CHECKING:
     from dolmen.rows.scan.engines.sql import KeptRows

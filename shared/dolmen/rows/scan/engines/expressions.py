@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -160,12 +161,16 @@ class Evaluator:
 
     def columns(self, text: str) -> frozenset[str]:
         """The words in an expression that may name columns, in lower case. Raises InputError."""
+        return frozenset(chain.from_iterable(self.references(text)))
+
+    def references(self, text: str) -> list[tuple[str, ...]]:
+        """The references to columns: their parts in lower case, such as a column and a field inside it."""
         if not text.strip():
             raise InputError("an expression is empty")
         if text not in self._trees:
             self._trees[text] = self._read(text)
         column_names = (node.get("column_names") or () for node in _nodes(self._trees[text]))
-        return frozenset(part.lower() for parts in column_names for part in parts)
+        return [tuple(map(str.lower, parts)) for parts in column_names if parts]
 
     def is_constant(self, text: str) -> bool:
         """True if an expression is a literal, with a sign or a cast. Raises InputError, as ``columns``."""
