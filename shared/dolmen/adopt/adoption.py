@@ -184,7 +184,8 @@ class CandidateReader:
                 for reason in reasons:
                     self.refusals.add(location.label, reason)
             else:
-                candidates.append(replace(file, shape=self.shapes.setdefault(file.shape.key, file.shape)))
+                shape = self.shapes.setdefault(file.shape.key, file.shape)
+                candidates.append(file if shape is file.shape else replace(file, shape=shape))
             if self.progress:
                 self.progress(number, len(files))
         return candidates

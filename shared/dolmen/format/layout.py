@@ -144,12 +144,13 @@ class AdoptedPath(Struct, frozen=True):
             return None
         if scheme == "memory" and not _QUOTED_KEY.fullmatch(root):
             return None
-        try:
-            root, key = (unquote(each, errors="strict") for each in (root, key))
-        except UnicodeDecodeError:
-            return None
+        if is_quoted := "%" in path or bool(root):
+            try:
+                root, key = (unquote(each, errors="strict") for each in (root, key))
+            except UnicodeDecodeError:
+                return None
         parsed = AdoptedPath("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
-        return parsed if not key_problem(key) and parsed.encode() == path else None
+        return None if key_problem(key) or (is_quoted and parsed.encode() != path) else parsed
 
     def encode(self) -> str:
         root = f"{self.scheme}/{quote(self.root, safe='')}" if self.scheme in _WITH_ROOT else self.scheme
