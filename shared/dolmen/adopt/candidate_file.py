@@ -5,8 +5,6 @@ One request reads a footer, or two if it is large.
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +13,7 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
@@ -31,7 +30,6 @@ from dolmen.rows.scan.data_objects import (
     adopted_column,
     check_same_kind,
     chunk_bounds,
-    is_local,
     microseconds_per_unit,
     parquet_reader,
 )
@@ -47,14 +45,20 @@ RESERVED = frozenset({
 HIDDEN = ("_", ".")  # the first characters of names of files and folders without rows, such as ``_SUCCESS``
 
 
-@dataclass(frozen=True)
-class FileLocation:
+class FileLocation(Struct, frozen=True, eq=False, gc=False):
     """A file, or a folder of files: its store, and the parts of an ``AdoptedPath``."""
 
-    store: ObjectStore = dataclasses.field(compare=False)
+    store: ObjectStore
     scheme: str
     root: str
     key: str
+
+    def __eq__(self, other: object) -> bool:
+        parts = (self.scheme, self.root, self.key)
+        return isinstance(other, FileLocation) and parts == (other.scheme, other.root, other.key)
+
+    def __hash__(self) -> int:
+        return hash((self.scheme, self.root, self.key))
 
     @property
     def label(self) -> str:
@@ -97,7 +101,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     ``is_quoted`` says whether ``file://`` URLs are percent-encoded; in Iceberg's metadata they are not.
     """
     text = arguments.text("source", url)
-    if re.match(r"file:/(?!/)", text):  # Hadoop's form
+    if text.startswith("file:/") and not text.startswith("file://"):  # Hadoop's form
         text = f"file://{text.removeprefix('file:')}"
     database_url = unquoted_url(store.url)
     scheme, separator, location = text.partition("://")
@@ -162,8 +166,7 @@ class FileShape:
         return f"{ids} {self.unreadable} {pa.schema(fields).to_string(truncate_metadata=False)}"
 
 
-@dataclass(frozen=True)
-class CandidateFile:
+class CandidateFile(Struct, frozen=True, gc=False):
     """One file, with its footer as in ``DataFile``. Bounds are by column name."""
 
     location: FileLocation
@@ -184,18 +187,25 @@ class FooterColumns(NamedTuple):
 
 
 def read_candidate(
-    location: FileLocation, size: int | None, keys: Collection[str], like: FooterColumns | None
+    location: FileLocation,
+    size: int | None,
+    keys: Collection[str],
+    like: FooterColumns | None,
+    *,
+    whole_if_small: bool = False,
 ) -> tuple[CandidateFile, FooterColumns]:
     """Reads a file's footer, with bounds of ``keys`` before other columns. Without a size, requests it.
 
-    ``like``: the columns of another file, which probably has the same; saves time.
+    Args:
+        like: the columns of another file, which probably has the same; saves time.
+        whole_if_small: whether a file without a size is read at once, instead of its size; for local files.
 
     Raises AdoptionError if the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
     if reason := key_problem(location.key):
         raise AdoptionError(location.label, [reason])
     try:
-        footer, size = _read_footer(location, size)
+        footer, size = _read_footer(location, size, whole_if_small=whole_if_small)
     except ObjectNotFoundError:
         raise AdoptionError(location.label, ["there is no such file"]) from None
     try:
@@ -212,10 +222,10 @@ def read_candidate(
     return CandidateFile(location, size, metadata.num_rows, end, columns.shape, survey.stats(columns)), columns
 
 
-def _read_footer(location: FileLocation, size: int | None) -> tuple[bytes, int]:
+def _read_footer(location: FileLocation, size: int | None, *, whole_if_small: bool) -> tuple[bytes, int]:
     """Reads a file's footer. Returns it, and the size of the file. Raises AdoptionError."""
     response = None
-    if size is None and is_local(location.store):  # most files are small, and open only once then
+    if size is None and whole_if_small:
         response = location.store.get(location.key, (0, TAIL_BYTES + 1))
         size = len(response.body) if len(response.body) <= TAIL_BYTES else None
     if size is None:

@@ -198,7 +198,10 @@ def _members(document: str | None, kind: type[dict[T, V]]) -> dict[T, V]:
 
 def _is_same(stats: ColumnStats, back: ColumnStats | None) -> bool:
     """Whether two values have the same JSON: 1, 1.0 and true are equal in Python only."""
-    return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
+    if back is None or stats != back or type(stats.min) is not type(back.min) or type(stats.max) is not type(back.max):
+        return False
+    # 0.0 and -0.0 are equal too
+    return (stats.min != 0 and stats.max != 0) or msgspec.json.encode(stats) == msgspec.json.encode(back)
 
 
 def _stats_arrays(column_stats: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:

@@ -322,7 +322,7 @@ class LocalStore:
         return other
 
     def _path(self, key: str) -> str:
-        return os.path.join(self.root, *check_key(key).split("/"))
+        return os.path.join(self.root, check_key(key))
 
     def _open_fd(self, key: str, version: str | None) -> tuple[int, os.stat_result]:
         """A descriptor of the object's file, which stays the same file if the name gets another one."""

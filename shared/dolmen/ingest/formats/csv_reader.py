@@ -316,10 +316,10 @@ def find_blocks(
 def _first_records(data: bytes, signs: Signs) -> Records:
     """Some of the first records of a block, or all."""
     with suppress(BrokenRecord):
-        end = last_record_end(data[:_HEAD_BYTES], len(data) <= _HEAD_BYTES, signs)
-        records = Records.of(data[:end], signs, blank_lines_count=False)
-        if len(records.starts):
-            return records
+        if len(data) > _HEAD_BYTES and (end := last_record_end(data[:_HEAD_BYTES], False, signs)):
+            records = Records.of(data[:end], signs, blank_lines_count=False)
+            if len(records.starts):
+                return records
     return Records.of(data, signs, blank_lines_count=False)
 
 

@@ -345,6 +345,9 @@ class DeleteTests(Struct, frozen=True, dict=True):
         return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
 
 
+_NO_TESTS = DeleteTests()
+
+
 class Deletes(Struct, frozen=True, dict=True):
     """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
 
@@ -356,6 +359,8 @@ class Deletes(Struct, frozen=True, dict=True):
         return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
 
     def tests_of(self, plan: FilePlan) -> DeleteTests:
+        if not plan.tombstones:
+            return _NO_TESTS
         predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
         return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
 
