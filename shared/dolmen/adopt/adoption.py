@@ -163,6 +163,7 @@ class CandidateReader:
         """Reads the footers of files, with bounds of ``keys`` before those of other columns."""
         candidates: list[CandidateFile] = []
         latest: FooterColumns | None = None
+        nearby = bool(files) and is_local(files[0][0].store)
 
         def read(item: FoundFile) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
             nonlocal latest
@@ -170,21 +171,22 @@ class CandidateReader:
             if location.is_reserved:
                 return location, ["it is in a folder whose objects dolmen manages and deletes"]
             try:
-                file, latest = read_candidate(location, size, keys, latest)
+                file, latest = read_candidate(location, size, keys, latest, whole_if_small=nearby)
                 return file
             except AdoptionError as error:
                 return location, error.reasons
 
         runtime, items = self.context.runtime, iter(files)
-        nearby = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
-        for number, file in enumerate(chain(nearby, runtime.map(read, items)), 1):
+        here = runtime.near(read, items) if nearby else ()
+        for number, file in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
                 location, reasons = file
                 self.refusals.belong_to_table |= location.is_reserved
                 for reason in reasons:
                     self.refusals.add(location.label, reason)
             else:
-                candidates.append(replace(file, shape=self.shapes.setdefault(file.shape.key, file.shape)))
+                shape = self.shapes.setdefault(file.shape.key, file.shape)
+                candidates.append(file if shape is file.shape else replace(file, shape=shape))
             if self.progress:
                 self.progress(number, len(files))
         return candidates

@@ -5,17 +5,15 @@ One request reads a footer, or two if it is large.
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
@@ -27,12 +25,13 @@ from dolmen.format.parquet_footer import JULIAN, julian_leaves
 from dolmen.format.schema import field_id, is_nested, leaf_count
 from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
-    DataFileFooter,
     FileColumn,
+    FooterSchema,
     adopted_column,
     check_same_kind,
-    has_same_columns,
+    chunk_bounds,
     microseconds_per_unit,
+    parquet_reader,
 )
 from dolmen.rows.scan.file_bytes import CheckedFile
 from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, unquoted_url
@@ -46,14 +45,20 @@ RESERVED = frozenset({
 HIDDEN = ("_", ".")  # the first characters of names of files and folders without rows, such as ``_SUCCESS``
 
 
-@dataclass(frozen=True)
-class FileLocation:
+class FileLocation(Struct, frozen=True, eq=False, gc=False):
     """A file, or a folder of files: its store, and the parts of an ``AdoptedPath``."""
 
-    store: ObjectStore = dataclasses.field(compare=False)
+    store: ObjectStore
     scheme: str
     root: str
     key: str
+
+    def __eq__(self, other: object) -> bool:
+        parts = (self.scheme, self.root, self.key)
+        return isinstance(other, FileLocation) and parts == (other.scheme, other.root, other.key)
+
+    def __hash__(self) -> int:
+        return hash((self.scheme, self.root, self.key))
 
     @property
     def label(self) -> str:
@@ -96,7 +101,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     ``is_quoted`` says whether ``file://`` URLs are percent-encoded; in Iceberg's metadata they are not.
     """
     text = arguments.text("source", url)
-    if re.match(r"file:/(?!/)", text):  # Hadoop's form
+    if text.startswith("file:/") and not text.startswith("file://"):  # Hadoop's form
         text = f"file://{text.removeprefix('file:')}"
     database_url = unquoted_url(store.url)
     scheme, separator, location = text.partition("://")
@@ -161,8 +166,7 @@ class FileShape:
         return f"{ids} {self.unreadable} {pa.schema(fields).to_string(truncate_metadata=False)}"
 
 
-@dataclass(frozen=True)
-class CandidateFile:
+class CandidateFile(Struct, frozen=True, gc=False):
     """One file, with its footer as in ``DataFile``. Bounds are by column name."""
 
     location: FileLocation
@@ -176,50 +180,61 @@ class CandidateFile:
 class FooterColumns(NamedTuple):
     """The columns in a file's footer, for the table and for the reader of footers."""
 
-    metadata: pq.FileMetaData
+    schema: FooterSchema
     shape: FileShape
-    readable: list[FileColumn]
+    is_flat: list[bool]  # by Parquet column, whether it has as many values as there are rows
+    bounded: list[tuple[str, FileColumn]]  # the columns whose bounds are stored, with their names
 
 
 def read_candidate(
-    location: FileLocation, size: int | None, keys: Collection[str], like: FooterColumns | None
+    location: FileLocation,
+    size: int | None,
+    keys: Collection[str],
+    like: FooterColumns | None,
+    *,
+    whole_if_small: bool = False,
 ) -> tuple[CandidateFile, FooterColumns]:
     """Reads a file's footer, with bounds of ``keys`` before other columns. Without a size, requests it.
 
-    ``like``: the columns of another file, which probably has the same; saves time.
+    Args:
+        like: the columns of another file, which probably has the same; saves time.
+        whole_if_small: whether a file without a size is read at once, instead of its size; for local files.
 
     Raises AdoptionError if the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
     if reason := key_problem(location.key):
         raise AdoptionError(location.label, [reason])
     try:
-        size = location.store.head(location.key).size if size is None else size
-        body, start = _read_end(location, size)
+        footer, size = _read_footer(location, size, whole_if_small=whole_if_small)
     except ObjectNotFoundError:
         raise AdoptionError(location.label, ["there is no such file"]) from None
-    offset = size - len(body) + start
     try:
-        metadata = pq.read_metadata(pa.BufferReader(body[start:]))
+        metadata = parquet_reader(pa.BufferReader(footer)).metadata
     except (pa.ArrowException, OSError) as error:
         raise AdoptionError(location.label, [f"its Parquet footer cannot be read: {error}"]) from None
-    if metadata.serialized_size != len(body) - start - _END:  # a signature: columns are encrypted
+    if metadata.serialized_size != len(footer) - _END:  # a signature: columns are encrypted
         raise AdoptionError(location.label, ["its columns are encrypted"])
-    if refusals := _file_refusals(metadata):
-        raise AdoptionError(location.label, refusals)
-    columns = _columns(metadata, like)
-    firsts = tuple(accumulate(_rows(metadata), initial=0))[:-1]
-    footer = DataFileFooter(metadata, dict(enumerate(columns.readable)), firsts, sums=None, columns_by="names")
-    stats = _stats(footer, columns.shape.columns, keys)
-    end = (offset, size - offset, crc32(body[start:]))
-    return CandidateFile(location, size, metadata.num_rows, end, columns.shape, stats), columns
+    columns = _columns(metadata, footer, keys, like)
+    survey = _FooterSurvey.of(metadata, columns)
+    if survey.refusals:
+        raise AdoptionError(location.label, survey.refusals)
+    end = (size - len(footer), len(footer), crc32(footer))
+    return CandidateFile(location, size, metadata.num_rows, end, columns.shape, survey.stats(columns)), columns
 
 
-def _read_end(location: FileLocation, size: int) -> tuple[bytes, int]:
-    """Reads the end of a file. Returns it, and the offset of the footer in it. Raises AdoptionError."""
+def _read_footer(location: FileLocation, size: int | None, *, whole_if_small: bool) -> tuple[bytes, int]:
+    """Reads a file's footer. Returns it, and the size of the file. Raises AdoptionError."""
+    response = None
+    if size is None and whole_if_small:
+        response = location.store.get(location.key, (0, TAIL_BYTES + 1))
+        size = len(response.body) if len(response.body) <= TAIL_BYTES else None
+    if size is None:
+        response, size = None, location.store.head(location.key).size
     if size < _SMALLEST:
         raise AdoptionError(location.label, ["it is not a Parquet file: it is too short"])
     first = max(0, size - TAIL_BYTES)
-    response = location.store.get(location.key, (first, size + 1))
+    if response is None:
+        response = location.store.get(location.key, (first, size + 1))
     body = response.body
     if len(body) != size - first:
         raise AdoptionError(location.label, [f"it does not have the expected size of {size:,} bytes"])
@@ -231,33 +246,59 @@ def _read_end(location: FileLocation, size: int) -> tuple[bytes, int]:
         raise AdoptionError(location.label, ["its Parquet footer is damaged"])
     if length > len(body):
         body = location.store.get(location.key, (size - length, first), etag=response.etag).body + body
-    return body, len(body) - length
+    return body[len(body) - length :], size
 
 
-def _rows(metadata: pq.FileMetaData) -> list[int]:
-    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+class _FooterSurvey(NamedTuple):
+    """The row groups in a footer, each column chunk looked at once: their rows, bounds, and reasons against the file.
+
+    ``bounds`` are those of ``FooterColumns.bounded``, by row group.
+    """
+
+    rows: list[int]
+    bounds: list[list[Bounds]]
+    refusals: list[str]
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData, columns: FooterColumns) -> _FooterSurvey:
+        """Looks at all row groups."""
+        rows, bounds, codecs, counts, is_elsewhere = list[int](), list[list[Bounds]](), set[str](), "", False
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            chunks = [group.column(leaf) for leaf in range(len(columns.is_flat))]
+            count = group.num_rows
+            is_elsewhere |= bool(chunks and chunks[0].file_path)
+            for chunk, is_flat in zip(chunks, columns.is_flat, strict=True):
+                codecs.add(chunk.compression)
+                if is_flat and chunk.num_values != count and not counts:
+                    values = f"{chunk.num_values:,} values of {chunk.path_in_schema!r}"
+                    counts = f"its row group {number} has {count:,} rows, but {values}"
+            rows.append(count)
+            bounds.append([chunk_bounds(chunks[each.leaves[0]], count, each, None) for _, each in columns.bounded])
+        refusals = _codec_refusals(codecs)
+        if counts:
+            refusals.insert(0, counts)
+        if is_elsewhere:
+            refusals.insert(0, "its rows are in other files, as for a summary file (_metadata)")
+        if sum(rows) != metadata.num_rows:
+            refusals.insert(0, "its footer has another number of rows than its row groups together")
+        if metadata.num_rows > _MOST_ROWS:
+            refusals.insert(0, f"it has {metadata.num_rows:,} rows; a file may have at most {_MOST_ROWS:,}")
+        return cls(rows, bounds, refusals)
+
+    def stats(self, columns: FooterColumns) -> dict[str, ColumnStats]:
+        """Bounds of the file's columns over all its row groups."""
+        stats = {}
+        for (name, _), own in zip(columns.bounded, zip(*self.bounds, strict=True), strict=False):
+            least, greatest, nulls, nans = _merge_bounds(own, self.rows)
+            if least is not None or greatest is not None or nulls is not None:
+                stats[name] = column_stats(least, greatest, nulls, nans)
+        return stats
 
 
-def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
-    refusals, counts, codecs = [], list[str](), set[str]()
-    if metadata.num_rows > _MOST_ROWS:
-        refusals.append(f"it has {metadata.num_rows:,} rows; a file may have at most {_MOST_ROWS:,}")
-    if sum(_rows(metadata)) != metadata.num_rows:
-        refusals.append("its footer has another number of rows than its row groups together")
-    groups, leaves = range(metadata.num_row_groups), range(metadata.num_columns)
-    if leaves and any(metadata.row_group(group).column(0).file_path for group in groups):
-        refusals.append("its rows are in other files, as for a summary file (_metadata)")
-    is_flat = [not metadata.schema.column(leaf).max_repetition_level for leaf in leaves]
-    for number in groups:
-        group = metadata.row_group(number)
-        for leaf, flat in enumerate(is_flat):
-            chunk = group.column(leaf)
-            codecs.add(chunk.compression)
-            if flat and chunk.num_values != group.num_rows and not counts:
-                values = f"{chunk.num_values:,} values of {chunk.path_in_schema!r}"
-                counts = [f"its row group {number} has {group.num_rows:,} rows, but {values}"]
-    refusals += counts
-    for codec in sorted(codecs - {"UNCOMPRESSED", _OLD_LZ4}):
+def _codec_refusals(codecs: Collection[str]) -> list[str]:
+    refusals = []
+    for codec in sorted({*codecs} - {"UNCOMPRESSED", _OLD_LZ4}):
         try:
             can_read = pa.Codec.is_available(codec.lower())
         except ValueError:
@@ -267,10 +308,20 @@ def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
     return refusals
 
 
-def _columns(metadata: pq.FileMetaData, like: FooterColumns | None) -> FooterColumns:
-    if like and not like.shape.unreadable and has_same_columns(metadata, like.metadata) and not julian_leaves(metadata):
+def _columns(
+    metadata: pq.FileMetaData, footer: bytes, keys: Collection[str], like: FooterColumns | None
+) -> FooterColumns:
+    if like and not like.shape.unreadable and like.schema.is_in(footer, metadata) and not julian_leaves(metadata):
         return like
-    return FooterColumns(metadata, *_shape(metadata))
+    shape, readable = _shape(metadata)
+    is_flat = [not metadata.schema.column(leaf).max_repetition_level for leaf in range(metadata.num_columns)]
+    indexes = sorted(range(len(readable)), key=lambda index: shape.columns[index].name not in keys)
+    bounded = [
+        (shape.columns[index].name, readable[index])
+        for index in indexes[:MOST_STATISTICS]
+        if not is_nested(readable[index].type)
+    ]
+    return FooterColumns(FooterSchema.of(footer, metadata), shape, is_flat, bounded)
 
 
 def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
@@ -334,24 +385,10 @@ def _leaf_refusal(metadata: pq.FileMetaData, leaf: int) -> str:
     return ""
 
 
-def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Collection[str]) -> dict[str, ColumnStats]:
-    """Bounds of a file's columns over all its row groups."""
-    indexes = sorted(range(len(columns)), key=lambda index: columns[index].name not in keys)
-    stats = {}
-    for index in indexes[:MOST_STATISTICS]:
-        column, readable = columns[index], footer.columns[index]
-        if is_nested(column.type):
-            continue
-        groups = range(len(footer.firsts))
-        own = [footer.leaf_bounds(group, readable, None) for group in groups]
-        bounds = _merge_bounds(own, list(map(footer.rows, groups)))
-        if bounds != Bounds(nans=bounds.nans):
-            stats[column.name] = column_stats(*bounds)
-    return stats
-
-
 def _merge_bounds(groups: Sequence[Bounds], rows: Sequence[int]) -> Bounds:
     """Bounds over row groups; unknown if the bounds of a row group with values are unknown."""
+    if len(groups) == 1 and rows[0] and groups[0].nulls != rows[0]:
+        return groups[0]
     with_values = [one for one, count in zip(groups, rows, strict=True) if count and one.nulls != count]
     least, greatest = [one.min for one in with_values], [one.max for one in with_values]
     nulls, nans = [one.nulls for one in groups], [one.nans for one in groups]

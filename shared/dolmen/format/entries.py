@@ -54,7 +54,7 @@ class ConstantColumn(msgspec.Struct, frozen=True, array_like=True):
     value: Json
 
 
-class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
+class DataFile(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An immutable Parquet file with rows of one table: see "A data-file entry" in docs/format.md."""
 
     path: str
@@ -187,6 +187,8 @@ def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | N
 
     ``least``, ``greatest``: None = no value or unknown.
     """
+    if type(least) is int and type(greatest) is int:
+        return ColumnStats(least, greatest, nulls, nans)
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")
     cut_least = least[:TEXT_LIMIT] if isinstance(least, (str, bytes)) else least

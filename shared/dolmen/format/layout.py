@@ -113,6 +113,7 @@ OWN_SCHEME = "own"  # the scheme of adopted files in the database's own director
 _UNQUOTED = "=/"  # with the characters that ``quote`` always keeps: letters, digits, and _ . - ~
 _ADOPTED_NAME = re.compile(r"[0-9a-f]{32}\.parquet")
 _QUOTED_KEY = re.compile(r"[A-Za-z0-9_.~=/%-]+")
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.~=/-]+")  # without a character to quote
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")  # the names that ``Scheme.is_bucket`` of the store allows
 _WITH_ROOT = ("s3", "memory")
 _LONGEST_PATH = 3_500
@@ -129,7 +130,7 @@ class AdoptedPath(Struct, frozen=True):
     uuid: str  # the file's own name in the table
 
     @staticmethod
-    @lru_cache(maxsize=4096)
+    @lru_cache(maxsize=16_384)
     def parse(path: str) -> AdoptedPath | None:
         """Reads a path. Returns None if it is not that of an adopted file, or could be written in another way."""
         head, _, name = path.rpartition("/")
@@ -144,16 +145,18 @@ class AdoptedPath(Struct, frozen=True):
             return None
         if scheme == "memory" and not _QUOTED_KEY.fullmatch(root):
             return None
-        try:
-            root, key = (unquote(each, errors="strict") for each in (root, key))
-        except UnicodeDecodeError:
-            return None
+        if is_quoted := "%" in path or bool(root):
+            try:
+                root, key = (unquote(each, errors="strict") for each in (root, key))
+            except UnicodeDecodeError:
+                return None
         parsed = AdoptedPath("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
-        return parsed if not key_problem(key) and parsed.encode() == path else None
+        return None if key_problem(key) or (is_quoted and parsed.encode() != path) else parsed
 
     def encode(self) -> str:
         root = f"{self.scheme}/{quote(self.root, safe='')}" if self.scheme in _WITH_ROOT else self.scheme
-        return f"{ADOPTED_PREFIX}{self.columns_by}/{root}/{quote(self.key, safe=_UNQUOTED)}/{self.uuid}.parquet"
+        key = self.key if _PLAIN_KEY.fullmatch(self.key) else quote(self.key, safe=_UNQUOTED)
+        return f"{ADOPTED_PREFIX}{self.columns_by}/{root}/{key}/{self.uuid}.parquet"
 
     @property
     def label(self) -> str:

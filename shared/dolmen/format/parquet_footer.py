@@ -101,6 +101,20 @@ class ThriftCursor:
             raise ValueError("the bytes end inside of a value") from None
 
 
+def schema_part(metadata: bytes) -> bytes:
+    """The start of Thrift metadata up to the end of the schema; empty if there are other fields before it."""
+    cursor = ThriftCursor(metadata)
+    try:
+        for expected in (1, 2):  # the version of the format, then the schema
+            found = cursor.field(expected - 1)
+            if found is None or found[0] != expected:
+                return b""
+            cursor.skip(found[1])
+    except ValueError:
+        return b""
+    return metadata[: cursor.at]
+
+
 def _end(body: bytes, at: int, kind: int) -> int:
     """The end of a value. Footers have many, so this calls nothing for most. Raises IndexError, ValueError."""
     if kind == STRUCT:

@@ -28,7 +28,6 @@ from dolmen.format.entries import (
     Overlay,
     Tombstone,
     Vector,
-    bounds,
     least_erasing,
 )
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, check_format_version, seal, unseal
@@ -44,7 +43,7 @@ from dolmen.format.manifest import (
     check_references,
 )
 from dolmen.format.schema import Schema, is_nested
-from dolmen.format.types import Json, from_json, one_array, to_array, to_json, to_plain, type_of
+from dolmen.format.types import Json, Plain, from_json, from_json_list, one_array, to_array, to_json, to_plain, type_of
 
 GROUP_ROWS = 4_096
 
@@ -60,6 +59,8 @@ CONSTANTS, PARTITIONS = "constants", "partitions"
 """Columns of JSON, of segments in which an entry has constants, or values of partitions."""
 STATS = ("min", "max", "nulls", "nans")
 _Odd = dict[int, ColumnStats]
+T = TypeVar("T")
+V = TypeVar("V")
 _Constants = dict[int, ConstantColumn]
 _Partitions = dict[str, Json]
 
@@ -184,16 +185,23 @@ def to_entries(table: pa.Table) -> list[DataFile]:
                 stats=own,
                 erasing=value["erasing"],
                 filters=value["filters"],
-                constants=msgspec.json.decode(documents[CONSTANTS][row] or "{}", type=_Constants),
-                partitions=msgspec.json.decode(documents[PARTITIONS][row] or "{}", type=_Partitions),
+                constants=_members(documents[CONSTANTS][row], _Constants),
+                partitions=_members(documents[PARTITIONS][row], _Partitions),
             )
         )
     return entries
 
 
+def _members(document: str | None, kind: type[dict[T, V]]) -> dict[T, V]:
+    return {} if document is None else msgspec.json.decode(document, type=kind)
+
+
 def _is_same(stats: ColumnStats, back: ColumnStats | None) -> bool:
     """Whether two values have the same JSON: 1, 1.0 and true are equal in Python only."""
-    return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
+    if back is None or stats != back or type(stats.min) is not type(back.min) or type(stats.max) is not type(back.max):
+        return False
+    # 0.0 and -0.0 are equal too
+    return (stats.min != 0 and stats.max != 0) or msgspec.json.encode(stats) == msgspec.json.encode(back)
 
 
 def _stats_arrays(column_stats: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
@@ -208,16 +216,21 @@ def _stats_arrays(column_stats: Sequence[ColumnStats | None], arrow_type: pa.Dat
 
 def _end(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     """Bounds in JSON form as an array; NULL for those that are not of this type."""
-    plain = []
-    for value in values:
-        try:
-            plain.append(from_json(value, arrow_type))
-        except SchemaError:
-            plain.append(None)
+    try:
+        plain = from_json_list(values, arrow_type)
+    except SchemaError:
+        plain = [_plain_or_none(value, arrow_type) for value in values]
     try:
         return to_array(plain, arrow_type)
     except (pa.ArrowException, OverflowError):  # one does not fit: try them one by one
         return pa.concat_arrays([_to_array_or_null(value, arrow_type) for value in plain])
+
+
+def _plain_or_none(value: Json, arrow_type: pa.DataType) -> Plain:
+    try:
+        return from_json(value, arrow_type)
+    except SchemaError:
+        return None
 
 
 def _to_array_or_null(value: Any, arrow_type: pa.DataType) -> pa.Array:
@@ -260,7 +273,13 @@ def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, Colu
         arrow_type = schema.by_id[id_].arrow_type
         if not is_nested(arrow_type):
             with suppress(SchemaError):  # bounds that are not of this type are unknown
-                bounds_by_id[id_] = join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
+                stats = [entry.stats[id_] for entry in entries]
+                least, greatest = (
+                    from_json_list(ends, arrow_type)
+                    for ends in ([each.min for each in stats], [each.max for each in stats])
+                )
+                counts = ([each.nulls for each in stats], [each.nans for each in stats])
+                bounds_by_id[id_] = join_bounds([*map(Bounds, least, greatest, *counts)], rows)
     return bounds_by_id
 
 

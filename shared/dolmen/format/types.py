@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeAlias
@@ -343,6 +343,16 @@ def from_json(json: Json, arrow_type: pa.DataType) -> Plain:
             except (KeyError, InvalidOperation, binascii.Error):
                 pass
     raise SchemaError(f"{json!r} is not a stored value of type {arrow_type}")
+
+
+def from_json_list(values: Sequence[Json], arrow_type: pa.DataType) -> list[Plain]:
+    """The plain values of JSON forms. Raises SchemaError: one does not fit the type."""
+    column_type = type_of(arrow_type)
+    if column_type is not None and column_type.plain is not None:
+        forms, read = FROM_JSON[column_type.plain]
+        if read is _same and set(map(type, values)) <= {*forms, type(None)}:  # most are, and there are many
+            return [*values]
+    return [from_json(value, arrow_type) for value in values]
 
 
 def _same(json: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 from urllib.parse import unquote
 
@@ -447,6 +448,7 @@ def scheme_of(url: str) -> Scheme | None:
     return SCHEMES.get(name) if separator else None
 
 
+@lru_cache(maxsize=64)
 def unquoted_url(url: str) -> str:
     """The URL of a store without percent-encoding, as Hadoop and readers of Iceberg take it."""
     scheme = scheme_of(url)

@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from stat import S_ISDIR
 from typing import BinaryIO, Self
 from urllib.parse import quote
 
@@ -168,7 +169,7 @@ class LocalStore:
         self._temporary = os.path.join(self.root, TEMPORARY)
         self._swept = False
 
-    @property
+    @cached_property
     def url(self) -> str:
         return f"{FILE.name}://{quote(self.root)}"
 
@@ -179,17 +180,22 @@ class LocalStore:
     def get(
         self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
-        with self._open_object(key, version) as fd:
-            stat = os.fstat(fd)
-            current = _check_etag(fd, stat, key, etag)
-            first, end = check_range(key, byte_range or (0, stat.st_size))
-            body = _read(fd, first, min(end, stat.st_size))
-            _check_unchanged(fd, stat, key)
+        with self.verb(key):
+            fd, stat = self._open_fd(key, version)
+            try:
+                current = _check_etag(fd, stat, key, etag)
+                first, end = check_range(key, byte_range or (0, stat.st_size))
+                body = _read(fd, first, min(end, stat.st_size))
+                _check_unchanged(fd, stat, key)
+            finally:
+                os.close(fd)
             return Object(body, current)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        with self._open_object(key, version) as fd:
-            return _info(key, fd)
+        with self.verb(key):
+            fd, stat = self._open_fd(key, version)
+            with closing_fd(fd):
+                return _info(key, fd, stat)
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         with self.verb(key):
@@ -265,9 +271,8 @@ class LocalStore:
 
     def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
         with self.verb(key):
-            fd = self._open_fd(key, version)
+            fd, stat = self._open_fd(key, version)
             try:
-                stat = os.fstat(fd)
                 _check_etag(fd, stat, key, etag)
             except BaseException:
                 os.close(fd)
@@ -282,12 +287,13 @@ class LocalStore:
     def copy_into(self, temporary: TemporaryFile, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends a range of an object to a temporary file. See ``ObjectOutput.copy``."""
         first, end = check_range(key, byte_range)
-        with self._open_object(key) as fd:
-            stat = os.fstat(fd)
-            _check_etag(fd, stat, key, etag)
-            if end > stat.st_size or not temporary.copy(fd, first, end):
-                raise beyond_end(key, end)
-            _check_unchanged(fd, stat, key)
+        with self.verb(key):
+            fd, stat = self._open_fd(key, None)
+            with closing_fd(fd):
+                _check_etag(fd, stat, key, etag)
+                if end > stat.st_size or not temporary.copy(fd, first, end):
+                    raise beyond_end(key, end)
+                _check_unchanged(fd, stat, key)
         return end - first
 
     def delete_if_match(self, key: str, etag: str) -> None:
@@ -316,21 +322,21 @@ class LocalStore:
         return other
 
     def _path(self, key: str) -> str:
-        return os.path.join(self.root, *check_key(key).split("/"))
+        return os.path.join(self.root, check_key(key))
 
-    @contextmanager
-    def _open_object(self, key: str, version: str | None = None) -> Iterator[int]:
-        with self.verb(key), closing_fd(self._open_fd(key, version)) as fd:
-            yield fd
-
-    def _open_fd(self, key: str, version: str | None) -> int:
+    def _open_fd(self, key: str, version: str | None) -> tuple[int, os.stat_result]:
         """A descriptor of the object's file, which stays the same file if the name gets another one."""
+        if version is not None:
+            raise ObjectNotFoundError(key)
         try:
-            if version is None and not os.path.isdir(path := self._path(key)):
-                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectNotFoundError(key) from error
-        raise ObjectNotFoundError(key)
+        stat = os.fstat(fd)
+        if S_ISDIR(stat.st_mode):
+            os.close(fd)
+            raise ObjectNotFoundError(key)
+        return fd, stat
 
     def _etag_now(self, key: str) -> str | None:
         try:
@@ -350,20 +356,33 @@ class LocalStore:
         self._swept = True
         return TemporaryFile(path)
 
-    @contextmanager
-    def verb(self, key: str) -> Iterator[None]:
+    def verb(self, key: str) -> _Verb:
         """Observes the clock, and translates errors of the operating system."""
         self.clock.observe(self.runtime.clock_us(), uncertainty_us=SECOND_US)
-        try:
-            yield
-        except PermissionError as error:
-            raise AccessDeniedError(f"{self.root}: {key!r}: {error.strerror}") from error
-        except OSError as error:
-            if error.errno == errno.EROFS:
-                raise AccessDeniedError(f"{self.root} is on a read-only file system") from error
-            if error.errno in _NOT_A_NAME:
-                raise InputError(f"{self.root}: {key!r} cannot be the name of a file: {error.strerror}") from error
-            raise StoreUnavailableError(f"{self.root}: {key!r}: {error.strerror or error}") from error
+        return _Verb(self.root, key)
+
+
+class _Verb:
+    """Translates errors of the operating system. Scans of many files enter it often, so it is no generator."""
+
+    __slots__ = ("_key", "_root")
+
+    def __init__(self, root: str, key: str) -> None:
+        self._root, self._key = root, key
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        if isinstance(error, PermissionError):
+            raise AccessDeniedError(f"{self._root}: {self._key!r}: {error.strerror}") from error
+        if error.errno == errno.EROFS:
+            raise AccessDeniedError(f"{self._root} is on a read-only file system") from error
+        if error.errno in _NOT_A_NAME:
+            raise InputError(f"{self._root}: {self._key!r} cannot be the name of a file: {error.strerror}") from error
+        raise StoreUnavailableError(f"{self._root}: {self._key!r}: {error.strerror or error}") from error
 
 
 def etag_of(fd: int, stat: os.stat_result) -> str:
@@ -412,8 +431,7 @@ def _read(fd: int, first: int, end: int) -> bytes:
     return b"".join(parts) if len(parts) != 1 else parts[0]
 
 
-def _info(key: str, fd: int) -> ObjectInfo:
-    stat = os.fstat(fd)
+def _info(key: str, fd: int, stat: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, stat.st_size, etag_of(fd, stat), stat.st_mtime_ns // 1_000)
 
 
@@ -440,7 +458,7 @@ def _walk(path: str, parent: str, prefix: str, start_after: str) -> Iterator[Obj
             with suppress(FileNotFoundError):  # deleted since
                 if entry.is_file():
                     with closing_fd(os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-                        info = _info(key, fd)
+                        info = _info(key, fd, os.fstat(fd))
                     yield info
 
 

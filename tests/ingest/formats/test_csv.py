@@ -230,6 +230,26 @@ def test_an_hour_alone_is_refused_wherever_in_a_block_it_is(offset: int) -> None
     assert (refused.value.line, refused.value.column) == (whole.num_rows + 1, "at")
 
 
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        (None, "2024-02-29T13"),
+        (None, "1969-12-31 23"),
+        ("UTC", "2024-02-29T13Z"),
+        ("UTC", "2024-02-29 13+01"),
+        ("UTC", "2024-02-29T13+05:30"),
+        ("UTC", "1969-12-31T23-0017"),
+    ],
+)
+def test_an_hour_alone_is_refused_beside_any_times_and_with_any_offset(zone: str | None, text: str) -> None:
+    schema = pa.schema([("s", pa.string()), ("at", pa.timestamp("us", zone)), ("other", pa.timestamp("us"))])
+    row = f"x,2024-02-29T13:45:10.5{'Z' if zone else ''},2024-02-29T00:00\ny,,\n"
+    assert _read(f"s,at,other\n{row}".encode(), schema).num_rows == 2
+    with pytest.raises(RowError) as refused:
+        _read(f"s,at,other\n{row}z,{text},\n{row}".encode(), schema)
+    assert (refused.value.line, refused.value.column) == (4, "at")
+
+
 @pytest.mark.parametrize("offset", range(-6, 2))
 def test_a_hexadecimal_number_and_a_quoted_field_are_found_wherever_in_a_block_they_are(offset: int) -> None:
     schema = pa.schema([("s", pa.string()), ("n", pa.int64())])

@@ -266,6 +266,9 @@ class FileTombstones:
         return f"{type(self).__name__}({list(self)})"
 
 
+NO_TOMBSTONES = FileTombstones()
+
+
 class TombstoneJudge:
     """Judges rows by their bounds against some tombstones, oldest first.
 
@@ -325,7 +328,7 @@ class TombstoneJudge:
     def of_file(self, file: DataFile) -> FileTombstones | None:
         """The tombstones that may hide rows of a file; None if one of them certainly hides all."""
         if not self:
-            return FileTombstones()
+            return NO_TOMBSTONES
         rows = RowBounds.of(file, self._schema, self.ids)
         where = undecided_deletes((each, each.judge(rows)) for each in self._where)
         return None if where is None else self._of(file, where, rows)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
 
@@ -39,6 +40,7 @@ from pyarrow import types as t
 
 from dolmen.base import pc
 from dolmen.base.records import replace
+from dolmen.base.units import HOUR_US, KIB, MINUTE_US
 from dolmen.errors import InputError, RowError, RowProblem, SchemaError
 from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.cell_notation import CellNotation
@@ -68,12 +70,13 @@ from dolmen.ingest.formats.source_file import (
     is_mark,
     mark_name,
 )
-from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines, pieces, undecodable_reason
+from dolmen.ingest.formats.text_blocks import Block, BrokenRecord, blocks, count_lines, pieces, undecodable_reason
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_FILLED = 4_000_000  # the most fields of a block after short records are filled
+_HEAD_BYTES = 64 * KIB  # mostly, the header is in them
 _LOWER_CASE = 0x20
 _PAYLOAD = re.compile(rb"[nN]\(")
 
@@ -167,7 +170,7 @@ class DelimitedFile(Struct, frozen=True):
         if table is not None and not (dialect.header or ignore_others):
             return file_of(table, "the table", remaining)
         for block in remaining:
-            records = Records.of(block.data, signs, blank_lines_count=False)
+            records = _first_records(block.data, signs)
             if not len(records.starts):
                 continue
             start, end = int(records.starts[0]), int(records.ends[0])
@@ -310,6 +313,16 @@ def find_blocks(
     return (_trim(block, signs) for block in found) if signs.trim else found
 
 
+def _first_records(data: bytes, signs: Signs) -> Records:
+    """Some of the first records of a block, or all."""
+    with suppress(BrokenRecord):
+        if len(data) > _HEAD_BYTES and (end := last_record_end(data[:_HEAD_BYTES], False, signs)):
+            records = Records.of(data[:end], signs, blank_lines_count=False)
+            if len(records.starts):
+                return records
+    return Records.of(data, signs, blank_lines_count=False)
+
+
 def _trim(block: Block, signs: Signs) -> Block:
     """The block without the spaces around its fields; a broken record stays as it is."""
     is_trimmed = block.problem is not None or b" " not in block.data
@@ -358,17 +371,27 @@ class _DelimitedConverter:
         own = pa.schema(types | dict.fromkeys(marks, pa.int8()))
         return types, plan_conform(own, self._schema, self._find_cast, self._defaults, checks=self._checks)
 
-    def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
-        """The plan for a block: columns whose values pyarrow may misread are parsed as text."""
+    def _parse(self, data: bytes) -> tuple[pa.RecordBatch, CastPlan]:
+        """A block as pyarrow parses it, and the conversions that follow. Columns that it may misread are text."""
+        values = data
         if self._file.signs.has_escape(data):  # pyarrow removes escapes before it parses values
-            data = data.replace((self._file.signs.escape or "").encode(), b"")
+            values = data.replace((self._file.signs.escape or "").encode(), b"")
         doubts = tuple(
             index
             for index, (is_affected, may_be_in) in enumerate(_SUSPECTS)
-            if any(map(is_affected, self._native.values())) and may_be_in(data)
+            if any(map(is_affected, self._native.values())) and may_be_in(values)
         )
+        types, plan = self._plan_for(doubts)
+        batch = self._file.parse(data, types)
+        if any(map(_may_have_hour_alone, batch.columns)) and _may_be_hour_alone(values):
+            types, plan = self._plan_for((*doubts, len(_SUSPECTS)))
+            batch = self._file.parse(data, types)
+        return batch, plan
+
+    def _plan_for(self, doubts: tuple[int, ...]) -> tuple[dict[str, pa.DataType], CastPlan]:
+        """The plan for a block that may have what these ``_SUSPECTS`` are about, or hours alone."""
         if doubts not in self._plans:
-            checks = [_SUSPECTS[index][0] for index in doubts]
+            checks = [(*(is_affected for is_affected, _ in _SUSPECTS), t.is_timestamp)[index] for index in doubts]
             sure = {name: kind for name, kind in self._native.items() if not any(check(kind) for check in checks)}
             self._plans[doubts] = self._plan(sure)
         return self._plans[doubts]
@@ -404,11 +427,11 @@ class _DelimitedConverter:
 
     def _convert(self, block: Block, row: int) -> pa.RecordBatch:
         """The block's rows. Raises RowError for the first that is malformed or does not fit."""
-        types, plan = self._plan_for(block.data)
         may_be_escaped = bool(self._placeholder_bytes) and self._file.signs.has_escape(block.data)
         if not (may_be_escaped or any(text in block.data for text in self._placeholder_bytes)):
             try:
-                return conform_batch(self._file.parse(block.data, types), plan, first_row=row)
+                parsed, plan = self._parse(block.data)
+                return conform_batch(parsed, plan, first_row=row)
             except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
                 pass  # parsing the block as text shows what is wrong, if anything
         try:
@@ -477,6 +500,19 @@ def _may_have_payload(data: bytes) -> bool:
     return b"(" in data and _PAYLOAD.search(data) is not None
 
 
+def _may_have_hour_alone(values: pa.Array) -> bool:
+    """Whether a time of a parsed column may have been written as an hour alone: it has no seconds, nor minutes.
+
+    With a UTC offset, the minutes may be any.
+    """
+    kind = values.type
+    if not t.is_timestamp(kind) or kind.unit != "us":
+        return bool(t.is_timestamp(kind))
+    times = values.view(pa.int64()).fill_null(1).to_numpy()
+    step = MINUTE_US if kind.tz else HOUR_US
+    return bool((times // step * step == times).any())
+
+
 def _may_be_hour_alone(data: bytes) -> bool:
     """Whether there is a 2024-02-29T13 anywhere, which pyarrow would take for 13:00."""
     return any(map(_has_hour_alone, pieces(data, 4, end=b"\n\n\n")))
@@ -493,10 +529,10 @@ _SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], 
     (lambda kind: bool(t.is_integer(kind) or t.is_decimal(kind)), _may_be_hexadecimal),
     (t.is_decimal, may_be_tiny),
     (t.is_floating, _may_have_payload),
-    (t.is_timestamp, _may_be_hour_alone),
 )
 """Text that pyarrow's CSV reader accepts and ``cells`` refuses: whether it concerns a type, and whether a block may
-contain it: a cheap check, which seldom finds it where it is not."""
+contain it: a cheap check, which seldom finds it where it is not. Hours alone are looked for only if there is a time
+that may have been one (``_may_have_hour_alone``), which takes a twentieth of the time."""
 
 
 def _cell_cast(source: pa.DataType, target: pa.DataType, *, notation: CellNotation, ignore_extra: bool) -> Cast | None:

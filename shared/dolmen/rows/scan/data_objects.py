@@ -7,11 +7,9 @@ reader's machine. Columns of adopted files are cast to the types that tables hav
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -29,6 +27,7 @@ from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, ConstantColumn, DataFile, constant_bounds
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
+from dolmen.format.parquet_footer import schema_part
 from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type, type_from_json
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
@@ -240,8 +239,33 @@ def _pick_fields(kind: pa.DataType, own: Iterator[int], leaves: frozenset[int]) 
     return pa.struct(fields) if fields else None
 
 
-@dataclass(frozen=True)
-class DataFileFooter:
+class FooterSchema(Struct, frozen=True):
+    """The parts of a file's footer from which its columns follow, as bytes."""
+
+    start: bytes  # up to the end of Parquet's schema; empty if that is not where writers put it
+    arrow: bytes | None  # Arrow's schema, which pyarrow stores beside it
+
+    @classmethod
+    def of(cls, footer: bytes, metadata: pq.FileMetaData) -> FooterSchema:
+        """The parts in a footer, with the bytes before and after its Thrift metadata."""
+        return cls(schema_part(footer[_thrift_start(footer) :]), _arrow_schema(metadata))
+
+    def is_in(self, footer: bytes, metadata: pq.FileMetaData) -> bool:
+        """True if a file with this footer surely has the same columns, with the same names, types and ids."""
+        is_same = bool(self.start) and footer.startswith(self.start, _thrift_start(footer))
+        return is_same and _arrow_schema(metadata) == self.arrow
+
+
+def _thrift_start(footer: bytes) -> int:
+    return len(footer) - 8 - int.from_bytes(footer[-8:-4], "little")
+
+
+def _arrow_schema(metadata: pq.FileMetaData) -> bytes | None:
+    found: bytes | None = (metadata.metadata or {}).get(b"ARROW:schema")
+    return found
+
+
+class DataFileFooter(Struct, frozen=True, dict=True):
     """A data file's footer."""
 
     metadata: pq.FileMetaData
@@ -253,7 +277,8 @@ class DataFileFooter:
     columns_by: ColumnsBy | None = None
     page_block: bytes = b""  # encoded locations of pages
     # columns with one value, by field id; they are not in ``columns``
-    constants: Mapping[int, ConstantColumn] = dataclasses.field(default_factory=dict)
+    constants: Mapping[int, ConstantColumn] = {}
+    schema: FooterSchema | None = None  # None for a footer that is made of locations
 
     @classmethod
     def parse(
@@ -261,7 +286,7 @@ class DataFileFooter:
     ) -> DataFileFooter:
         """Parses the footer of an entry. Raises CorruptionError if it is another one."""
         check_footer(body, file)
-        return cls.of(open_parquet(body, file).metadata, body, file, mapping, etag)
+        return cls.of(open_reader(body, file).metadata, body, file, mapping, etag)
 
     @classmethod
     def of(
@@ -279,19 +304,18 @@ class DataFileFooter:
         adopted = AdoptedPath.parse(file.path)
         columns_by = adopted.columns_by if adopted else None
         is_alike = like is not None and (like.columns_by, like.constants.keys()) == (columns_by, file.constants.keys())
-        if like and is_alike and has_same_columns(metadata, like.metadata):
-            columns = like.columns
-        elif adopted:
-            columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
+        if like and like.schema and is_alike and like.schema.is_in(body, metadata):
+            columns, schema = like.columns, like.schema
         else:
-            columns = _own_columns(metadata)
-        if file.constants:
+            by_name = mapping if columns_by == "names" else None
+            columns = _adopted_columns(metadata, by_name) if adopted else _own_columns(metadata)
             columns = {id_: column for id_, column in columns.items() if id_ not in file.constants}
-        rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        firsts = tuple(accumulate(rows, initial=0))[:-1]
+            schema = FooterSchema.of(body, metadata)
+        rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups - 1)]
+        firsts = (*accumulate(rows, initial=0),) if metadata.num_row_groups else ()
         sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
         block = body[: sums.before] if sums else b""
-        return cls(metadata, columns, firsts, sums, etag, columns_by, block, file.constants)
+        return cls(metadata, columns, firsts, sums, etag, columns_by, block, file.constants, schema)
 
     @classmethod
     def of_locations(cls, locations: ChunkLocations, groups: list[int]) -> DataFileFooter:
@@ -344,13 +368,7 @@ class DataFileFooter:
     def leaf_bounds(self, group: int, column: FileColumn, nans: int | None) -> Bounds:
         """The bounds of a column without children, or of a field of a struct, in the file's type. See ``bounds``."""
         row_group = self.metadata.row_group(group)
-        statistics = row_group.column(column.leaves[0]).statistics
-        if statistics is None:
-            return UNKNOWN
-        nulls = statistics.null_count if statistics.has_null_count else None
-        is_uncertain = nans != 0 and pa.types.is_floating(column.type) and nulls != row_group.num_rows
-        least, greatest = _ends(statistics, column) if statistics.has_min_max else (None, None)
-        return Bounds(least, greatest, nulls, None if is_uncertain else 0)
+        return chunk_bounds(row_group.column(column.leaves[0]), row_group.num_rows, column, nans)
 
     @cached_property
     def struct_fields(self) -> dict[int, FileColumn]:
@@ -359,6 +377,17 @@ class DataFileFooter:
         for column in self.columns.values():
             _add_struct_fields(column.type, column.leaves, self.metadata, found)
         return found
+
+
+def chunk_bounds(chunk: pq.ColumnChunkMetaData, rows: int, column: FileColumn, nans: int | None) -> Bounds:
+    """See ``DataFileFooter.leaf_bounds``."""
+    statistics = chunk.statistics
+    if statistics is None:
+        return UNKNOWN
+    nulls = statistics.null_count if statistics.has_null_count else None
+    is_uncertain = nans != 0 and pa.types.is_floating(column.type) and nulls != rows
+    least, greatest = _ends(statistics, column) if statistics.has_min_max else (None, None)
+    return Bounds(least, greatest, nulls, None if is_uncertain else 0)
 
 
 def _fields(metadata: pq.FileMetaData) -> Iterator[tuple[pa.Field, tuple[int, ...]]]:
@@ -399,16 +428,6 @@ def _add_struct_fields(
             found[id_] = FileColumn(field.type, own, unit)
 
 
-def has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
-    """True if the columns of two files surely have the same names, types and ids."""
-    if not one.schema.equals(other.schema):  # it compares no names and ids of nested columns
-        return False
-    notes = [(metadata.metadata or {}).get(b"ARROW:schema") for metadata in (one, other)]
-    if notes[0] is not None and notes[0] == notes[1]:
-        return True
-    return bool(one.schema.to_arrow_schema().equals(other.schema.to_arrow_schema(), check_metadata=True))
-
-
 def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
     """The bounds in a footer's statistics, in plain form; None if unknown."""
     if pa.types.is_temporal(column.type):  # plain values of times are Parquet's own integers
@@ -424,12 +443,31 @@ def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
     return least, greatest
 
 
-def open_parquet(body: bytes, file: DataFile, *, verify_pages: bool = False) -> pq.ParquetFile:
+def open_reader(body: bytes, file: DataFile, *, verify_pages: bool = False) -> ParquetReader:
     """A reader of a file, or of its metadata if the body is only its end. Raises CorruptionError."""
     try:
-        return pq.ParquetFile(pa.BufferReader(body), pre_buffer=False, page_checksum_verification=verify_pages)
+        return parquet_reader(pa.BufferReader(body), verify_pages=verify_pages)
     except (pa.ArrowException, OSError) as error:
         raise CorruptionError(file.path, f"footer: {error}") from error
+
+
+ParquetReader: TypeAlias = pq.core.ParquetReader
+"""The reader inside of a ``ParquetFile``, which would collect the paths of all columns of each file."""
+
+
+def parquet_reader(
+    source: pa.NativeFile, *, metadata: pq.FileMetaData | None = None, verify_pages: bool = False
+) -> ParquetReader:
+    """Opens a file; with its metadata, its footer is not read."""
+    reader = ParquetReader()
+    reader.open(
+        source,
+        metadata=metadata,
+        pre_buffer=False,
+        page_checksum_verification=verify_pages,
+        arrow_extensions_enabled=True,
+    )
+    return reader
 
 
 def check_footer(body: bytes, file: DataFile) -> None:
@@ -448,7 +486,7 @@ class FetchedFooter(Struct, frozen=True):
 
     footer: DataFileFooter
     body: bytes | None = None  # the whole file if it was fetched with the footer
-    parquet: pq.ParquetFile | None = None  # a reader of ``body``, unless it would verify no checksum
+    parquet: ParquetReader | None = None  # a reader of ``body``, unless it would verify no checksum
     filters: bytes | None = None  # the bytes from ``DataFile.filters`` to the footer if they were fetched with it
     requested: int | None = None  # bytes that were fetched; None if the footer was in the cache
 
@@ -505,11 +543,12 @@ def open_file(
         reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
         raise changed_file_error(store, file, table, reason)
     end = body[file.footer[0] - target.start :]
-    if location.adopted and crc32(end) != file.footer[2]:
-        raise changed_file_error(store, file, table, "its footer is another one")
+    if crc32(end) != file.footer[2] or len(end) != file.footer[1]:
+        if location.adopted:
+            raise changed_file_error(store, file, table, "its footer is another one")
+        check_footer(end, file)
     is_whole = target.start == 0
-    check_footer(end, file)
-    parquet = open_parquet(body if is_whole else end, file, verify_pages=location.adopted is not None)
+    parquet = open_reader(body if is_whole else end, file, verify_pages=location.adopted is not None)
     footer = DataFileFooter.of(parquet.metadata, end, file, mapping, response.etag if location.adopted else None, like)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     if not location.adopted:  # others may replace an adopted file, so its footer is not kept on disk

@@ -31,7 +31,14 @@ from dolmen.format.column_history import with_field_ids
 from dolmen.format.page_locations import ChunkPages, ChunkRange, States
 from dolmen.format.parquet_footer import BINARY, FooterParts, array, binary, integer
 from dolmen.format.types import one_array
-from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range
+from dolmen.rows.scan.data_objects import (
+    DataFileFooter,
+    FetchedFooter,
+    FileColumn,
+    ParquetReader,
+    Range,
+    parquet_reader,
+)
 
 _NAME = "c"
 
@@ -215,7 +222,7 @@ class LocalFile(CheckedFile):
 class _Reader:
     """A Parquet reader for one thread at a time, and its file if that file verifies checksums."""
 
-    parquet: pq.ParquetFile
+    parquet: ParquetReader
     file: CheckedFile | None = None
 
 
@@ -227,7 +234,7 @@ class FileBytes:
         open_bytes: Callable[[], CheckedFile],
         footer: DataFileFooter,
         body: bytes | None = None,
-        parquet: pq.ParquetFile | None = None,
+        parquet: ParquetReader | None = None,
     ) -> None:
         self._open_bytes, self._footer, self._body = open_bytes, footer, body
         self._idle = [] if parquet is None else [_Reader(parquet)]  # opening one takes a while
@@ -262,7 +269,7 @@ class FileBytes:
             reader = self._open()
         if reader.file:
             reader.file.expected = expected
-        table = reader.parquet.reader.read_row_group(row_group, column_indices=leaves, use_threads=False)
+        table = reader.parquet.read_row_group(row_group, column_indices=leaves, use_threads=False)
         if reader.file and reader.file.expected:
             raise AssertionError(f"column chunks at {sorted(reader.file.expected)} were read unchecked")
         rows = metadata.row_group(row_group).num_rows
@@ -272,6 +279,8 @@ class FileBytes:
         if self._footer.columns_by:
             some = frozenset(leaves)
             kinds = [each.type_of(some) for each in self._footer.columns.values() if not some.isdisjoint(each.leaves)]
+            if all(each.type == kind and kind.num_fields == 0 for each, kind in zip(table.columns, kinds, strict=True)):
+                return table
             typed = [
                 each if each.type == kind else each.cast(kind) for each, kind in zip(table.columns, kinds, strict=True)
             ]
@@ -284,11 +293,10 @@ class FileBytes:
 
     def _open(self) -> _Reader:
         file = None if self._body is not None else self._open_bytes()
-        parquet = pq.ParquetFile(
+        parquet = parquet_reader(
             pa.PythonFile(file, mode="r") if file else pa.BufferReader(self._body),
             metadata=self._footer.metadata,
-            page_checksum_verification=self._footer.sums is None,
-            pre_buffer=False,
+            verify_pages=self._footer.sums is None,
         )
         return _Reader(parquet, file)
 

@@ -104,6 +104,8 @@ class RowGroupColumns:
 
     def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
         """The rows of these columns by id, in the file's types; constants if the file is older than a column."""
+        if not ids:
+            return {}
         group, path = self._group, self._group.file.file.path
         try:
             self._decode(ids - self._read.keys())
@@ -260,9 +262,16 @@ class PlanReader:
             yield from (group.pick(rows_of_group) for group, rows_of_group in picks if len(rows_of_group))
 
     def read(
-        self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
+        self,
+        work: Callable[[RowGroup, RowGroupColumns], R],
+        groups: Iterable[RowGroup],
+        ids: frozenset[int],
+        join: Callable[[list[R]], list[R]] = lambda results: results,
     ) -> Iterator[R]:
-        """Yields the results of ``work`` in order. It may read the columns ``ids``, and runs for several row groups."""
+        """Yields the results of ``work`` in order. It may read the columns ``ids``, and runs for several row groups.
+
+        ``join`` makes fewer results of those of small row groups that are decoded together.
+        """
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
             try:
@@ -281,7 +290,8 @@ class PlanReader:
                 for (group, _), each in zip(some, columns, strict=True)
             ]
             groups = add_hidden_masks([group for group, _ in some], read)
-            return [work(group, each) for group, each in zip(groups, columns, strict=True)]
+            results = [work(group, each) for group, each in zip(groups, columns, strict=True)]
+            return join(results) if len(results) > 1 else results
 
         def size(item: tuple[RowGroup, FileBytes]) -> int:
             group = item[0]
@@ -310,6 +320,12 @@ class PlanReader:
 
     def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
         """Yields each row group with the bytes it needs, or the file they are in."""
+        groups = iter(groups)
+        for group in groups:
+            if group.file.source is None:
+                groups = chain([group], groups)
+                break
+            yield group, group.file.source
         cut = batches(groups, ids, self.cached_bytes)
         for batch in cut:  # batches without requests need no threads
             if batch.requests:

@@ -165,7 +165,7 @@ _FEW_ROWS = 10_000
 statistics after those of the file: testing the rows takes less time."""
 
 
-class FilePlan(Struct, frozen=True):
+class FilePlan(Struct, frozen=True, gc=False):
     """A data file to read, with the tombstones that may hide rows of it.
 
     ``needs_filter``: whether the scan's predicate has to be evaluated on its rows.
@@ -292,7 +292,8 @@ class RowGroup:
         Empty where rows are picked: their structs are read as a whole.
         """
         footer = self.file.footer
-        if self.picked is not None or not footer.struct_fields:
+        has_tests = self.predicate is not None or self.predicates
+        if self.picked is not None or not has_tests or not footer.struct_fields:
             return {}
         used = frozenset[Column]() if self.predicate is None else all_columns(self.predicate)
         used = used.union(*(predicate.columns for predicate in self.predicates))
@@ -344,6 +345,9 @@ class DeleteTests(Struct, frozen=True, dict=True):
         return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
 
 
+_NO_TESTS = DeleteTests()
+
+
 class Deletes(Struct, frozen=True, dict=True):
     """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
 
@@ -355,6 +359,8 @@ class Deletes(Struct, frozen=True, dict=True):
         return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
 
     def tests_of(self, plan: FilePlan) -> DeleteTests:
+        if not plan.tombstones:
+            return _NO_TESTS
         predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
         return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
 
@@ -379,6 +385,7 @@ def row_groups(
     ids = tests.term_ids if predicate is None else tests.term_ids | term_ids(predicate)
     has_one_small_group = plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
     judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
+    has_tests = predicate is not None or tests.predicates or tests.lookups
     for index, first in enumerate(footer.firsts):
         rows = footer.rows(index)
         if found is not None and not found.range_cardinality(first, first + rows):
@@ -386,6 +393,9 @@ def row_groups(
         # The vector may delete all rows.
         deleted = file.vector.range_cardinality(first, first + rows) if file.vector else 0
         if deleted == rows:
+            continue
+        if not has_tests:  # one of many small files, mostly
+            yield RowGroup(file, index, first, rows, deleted, None, (), ())
             continue
         # Statistics, then Bloom filters, may prove that no row matches.
         bounds = file.bounds(index, ids, schema)

@@ -339,7 +339,7 @@ class Scan:
     def _read(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         reader = self._reader(plan)
         if plan.limit is None:
-            batches = reader.read(self._decode, reader.groups(), plan.output_ids)
+            batches = reader.read(self._decode, reader.groups(), plan.output_ids, _join_batches)
             yield from (batch for batch in batches if batch is not None)
             return
         remaining, most_inexact, groups = plan.limit, 1, reader.groups()
@@ -388,6 +388,12 @@ def scan_files(scan: Scan, paths: Collection[str]) -> Scan:
 
 def reader_of(scan: Scan) -> PlanReader:
     return scan._reader(scan._scan_plan)
+
+
+def _join_batches(batches: list[pa.RecordBatch | None]) -> list[pa.RecordBatch | None]:
+    """Few batches instead of many small ones: what is done with each of them takes longer than the copy."""
+    found = [batch for batch in batches if batch is not None]
+    return [*pa.Table.from_batches(found).combine_chunks().to_batches()] if len(found) > 1 else [*found]
 
 
 def _next_groups(groups: Iterator[RowGroup], rows: int, most_inexact: int) -> list[RowGroup]:

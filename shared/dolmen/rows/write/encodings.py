@@ -6,6 +6,7 @@ DELTA_BINARY_PACKED for integers and times, DELTA_LENGTH_BYTE_ARRAY for strings 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,9 @@ TRIAL_ROWS = 16_384
 
 _NEAR_MISS, _GROUP_ROWS = 1.5, 65_536
 """A dictionary that takes less than ``_NEAR_MISS`` times the alternative's space gets a second trial, on more rows."""
+
+_MOST_DISTINCT = 0.995
+"""If more of the sample's values are distinct, nearly all values of a row group are: no dictionary is tried."""
 
 _DELTA = {"INT32": "DELTA_BINARY_PACKED", "INT64": "DELTA_BINARY_PACKED", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY"}
 _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
@@ -106,14 +110,19 @@ def choose(rows: pa.Table, compression: Compression = FAST_COMPRESSION) -> Encod
         if leaf.path in delta and delta_sizes[leaf.path] <= plain_sizes[leaf.path] * _DELTA_MAY_TAKE[leaf.physical_type]
     }
     best = plain_sizes | {path: delta_sizes[path] for path in chosen}
-    dictionary_sizes = _sizes(sample, codec, use_dictionary=True)
+    some = {leaf.column for leaf in all_leaves if leaf.is_nested or _has_repeated_values(sample[leaf.column])}
+    dictionary_sizes = _sizes(
+        sample.select([name for name in sample.column_names if name in some]), codec, use_dictionary=True
+    )
     near_misses = [
         leaf.column
         for leaf in all_leaves
-        if not leaf.is_nested and best[leaf.path] <= dictionary_sizes[leaf.path] < best[leaf.path] * _NEAR_MISS
+        if not leaf.is_nested
+        and leaf.path in dictionary_sizes
+        and best[leaf.path] <= dictionary_sizes[leaf.path] < best[leaf.path] * _NEAR_MISS
     ]
     dictionary_sizes |= _dictionary_sizes_of_more_rows(rows.select(near_misses), codec)
-    dictionary = tuple(path for path in best if dictionary_sizes[path] < best[path])
+    dictionary = tuple(path for path in best if dictionary_sizes.get(path, math.inf) < best[path])
     for path in dictionary:
         best[path] = dictionary_sizes[path]
         chosen.pop(path, None)
@@ -124,6 +133,10 @@ def choose(rows: pa.Table, compression: Compression = FAST_COMPRESSION) -> Encod
         and delta_sizes[path] > delta_chunks[path].total_uncompressed_size * _WORTH_COMPRESSING
     )
     return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows, uncompressed, compression)
+
+
+def _has_repeated_values(values: pa.ChunkedArray) -> bool:
+    return len(values.unique()) <= len(values) * _MOST_DISTINCT
 
 
 def _sample(rows: pa.Table) -> pa.Table:
