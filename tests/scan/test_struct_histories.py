@@ -68,6 +68,15 @@ class Column:
             yield f"{path}.{child.name}", child
             yield from child.inner(f"{path}.{child.name}")
 
+    def as_wide_as(self, others: list[Column]) -> Column:
+        """This column with the types of other columns' fields, where these are wider."""
+        if self.type is None:
+            return replace(self, children=tuple(child.as_wide_as(others) for child in self.children))
+        types = {each.key: each.type for top in others for _, each in (("", top), *top.inner(""))}
+        wider = [self.type, WIDER.get(self.type), WIDER.get(WIDER.get(self.type))]
+        known = types.get(self.key, self.type)
+        return replace(self, type=known) if known in wider else self
+
     def change(self, key: int, changed: Column | None) -> Column:
         """This column with another field in place of one; None: without it."""
         kept = (changed if child.key == key else child.change(key, changed) for child in self.children)
@@ -123,9 +132,10 @@ class StructHistory:
         arrays = [pa.array([each.shown(row.get(each.key)) for row in rows], each.arrow.type) for each in columns]
         return pa.table(arrays, schema=pa.schema([each.arrow for each in columns]))
 
-    def matching(self, where: str, rows: list[dict[int, Any]]) -> set[int]:
-        """The indexes of the rows for which DuckDB says TRUE."""
-        table = self._arrow(rows).append_column("_row", pa.array(range(len(rows)), pa.int64()))
+    def matching(self, where: str, rows: list[dict[int, Any]], columns: list[Column] | None = None) -> set[int]:
+        """The indexes of the rows, of a version with these columns, for which DuckDB says TRUE."""
+        known = [each.as_wide_as(columns or []) for each in self.columns]
+        table = self._arrow(rows, known).append_column("_row", pa.array(range(len(rows)), pa.int64()))
         self.oracle.register("rows_of_model", table)
         return {row for (row,) in self.oracle.sql(f"SELECT _row FROM rows_of_model WHERE {where}").fetchall()}
 
@@ -172,7 +182,7 @@ class StructHistory:
         where, found = self._predicate()
         self.rows = [row for index, row in enumerate(self.rows) if index not in found]
         for version, (columns, rows) in self.versions.items():  # it holds for older versions, too
-            found = self.matching(where, rows)
+            found = self.matching(where, rows, columns)  # a restore may have made types narrower again
             self.versions[version] = columns, [row for index, row in enumerate(rows) if index not in found]
         self.table.erase(where)
 
