@@ -239,6 +239,16 @@ def test_only_needed_columns_and_row_groups_are_fetched(world: World) -> None:
     assert world.store.gets <= 3  # two of three files of events are pruned
 
 
+def test_a_query_that_would_fail_without_rows_is_explained() -> None:
+    world = World(runtime=Runtime(threads=1))
+    world.create(pa.table({"v": [1.5, 2.5]}), "a", group_rows=1, files=1)
+    query = "SELECT coalesce(max(v), 'none') FROM a WHERE v > 2"
+    assert run(world, query).fetchall() == [(2.5,)]
+    assert "v > 2" in run(world, query).explain()
+    with pytest.raises(InputError, match="'none'"):
+        run(world, query.replace("> 2", "> 3")).fetchall()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
 def test_random_queries_give_the_rows_that_duckdb_gives_of_its_own_tables() -> None:

@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -306,13 +306,20 @@ class _Query:
         return InputError(_with_advice(text, self.text))
 
     def rehearse(self, text: str) -> list[RowSource]:
-        """The scans that DuckDB asks for, in a run in which none finds a row."""
+        """The scans that DuckDB asks for, in a run in which none finds a row.
+
+        A value that DuckDB cannot convert in this run is no error of the query: it may come from the lack of rows.
+        """
+        import duckdb
+
         scans: list[RowSource] = []
         for dataset in self.datasets:
             dataset.rehearsed = scans
         try:
-            for _ in self.relation(text).to_arrow_reader():
-                pass
+            relation = self.relation(text)
+            with suppress(duckdb.DataError):
+                for _ in relation.to_arrow_reader():
+                    pass
         finally:
             for dataset in self.datasets:
                 dataset.rehearsed = None
