@@ -454,6 +454,9 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
         raise ValueError("keys are too long")
     matrix = np.zeros((rows, longest), np.uint8)
     matrix[:, :prefix] = head
+    if total == rows * (longest - prefix):  # keys of one length, as UUIDs
+        matrix[:, prefix:] = np.frombuffer(rest[:total], np.uint8).reshape(rows, longest - prefix)
+        return as_strings(matrix), rest[total:]
     matrix[:, prefix:][np.arange(longest - prefix) < lengths[:, None]] = np.frombuffer(rest[:total], np.uint8)
     return as_strings(matrix), rest[total:]
 
@@ -518,6 +521,9 @@ def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Address
 def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tuple[PageRef, int, int]]:
     """The pages below that may have some of the keys from ``low`` to ``high``, each with the range that it may have."""
     first, last = page.below(keys[low:high], keys[low:high])
+    if first[0] == last[-1]:
+        yield page.reference(int(first[0])), low, high
+        return
     below = np.arange(int(first[0]), int(last[-1]) + 1)
     begin, end = np.searchsorted(last, below, "left"), np.searchsorted(first, below, "right")
     for row in np.flatnonzero(end > begin).tolist():

@@ -10,6 +10,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from zlib import crc32
 
@@ -384,4 +385,7 @@ def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
 
 def encoding_of(entry: TableEntry) -> KeyEncoding:
     """The encoding of keys in a table's index."""
-    return KeyEncoding.of([entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key])
+    return _encoding(tuple(entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key))
+
+
+_encoding = lru_cache(maxsize=256)(KeyEncoding.of)
