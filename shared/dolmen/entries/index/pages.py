@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -18,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.errors import InputError
 from dolmen.format.delete_object import order_by_heads
@@ -530,8 +529,7 @@ def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tu
         yield page.reference(int(below[row])), low + int(begin[row]), low + int(end[row])
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(Struct):
     """Pages of one level to which no page above them refers yet."""
 
     separators: list[Any] = field(default_factory=list)

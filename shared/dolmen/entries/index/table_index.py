@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
 from zlib import crc32
@@ -18,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime, cached_property
@@ -148,8 +147,7 @@ class OpenPart(Struct, frozen=True):
         return (self.head.columns, self.head.kinds) == (columns, kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexReader:
+class IndexReader(Struct, frozen=True):
     """Reads parts of indexes. Safe to use from several threads."""
 
     store: ObjectStore

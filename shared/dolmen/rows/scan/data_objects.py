@@ -7,11 +7,9 @@ reader's machine. Columns of adopted files are cast to the types that tables hav
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -240,8 +238,7 @@ def _pick_fields(kind: pa.DataType, own: Iterator[int], leaves: frozenset[int]) 
     return pa.struct(fields) if fields else None
 
 
-@dataclass(frozen=True)
-class DataFileFooter:
+class DataFileFooter(Struct, frozen=True, dict=True):
     """A data file's footer."""
 
     metadata: pq.FileMetaData
@@ -253,7 +250,7 @@ class DataFileFooter:
     columns_by: ColumnsBy | None = None
     page_block: bytes = b""  # encoded locations of pages
     # columns with one value, by field id; they are not in ``columns``
-    constants: Mapping[int, ConstantColumn] = dataclasses.field(default_factory=dict)
+    constants: Mapping[int, ConstantColumn] = {}
 
     @classmethod
     def parse(
