@@ -8,6 +8,10 @@ not stop the others; the invocation fails in the end, and names all of them. The
 
 from __future__ import annotations
 
+import gc
+
+gc.disable()  # it would go through all modules again and again while they are imported
+
 import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -51,3 +55,7 @@ def _open(settings: FunctionSettings) -> FunctionResources:
 def _report(measures: Measures) -> None:
     for name, (unit, value) in measures.items():
         metrics.add_metric(name, MetricUnit[unit], value)
+
+
+gc.freeze()  # the modules stay for the life of the container
+gc.enable()

@@ -7,6 +7,10 @@ notification without a queue, and then raises when a file fails, so that Lambda 
 
 from __future__ import annotations
 
+import gc
+
+gc.disable()  # it would go through all modules again and again while they are imported
+
 import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -53,3 +57,7 @@ def _open(settings: FunctionSettings) -> FunctionResources:
 def _report(measures: Measures) -> None:
     for name, (unit, value) in measures.items():
         metrics.add_metric(name, MetricUnit[unit], value)
+
+
+gc.freeze()  # the modules stay for the life of the container
+gc.enable()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 import dolmen
 from dolmen.errors import InputError

@@ -46,8 +46,8 @@ INSERTS: tuple[Mutation, ...] = (
         (
             Edit(
                 "rows/scan/lookup.py",
-                "tuple(each for each in scan.files if not found.has_none_of(each))",
-                "tuple(each for each in scan.files if not found.covered or each.file.uuid in found.rows)",
+                "(each for each in scan.files if not found.has_none_of(each))",
+                "(each for each in scan.files if not found.covered or each.file.uuid in found.rows)",
             ),
         ),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from pathlib import Path
 
@@ -111,7 +110,7 @@ def test_every_property_has_a_field_of_the_settings_that_read_it() -> None:
     ingest = set(IngestSettings.__struct_fields__) - {"cdc", "dialect"}
     ingest |= {name.removeprefix("ingest_") for name in DIALECT_PROPERTIES}
     attributes = {each.attribute or name.removeprefix("ingest_") for name, each in DIALECT_PROPERTIES.items()}
-    assert attributes == {field.name for field in dataclasses.fields(Dialect)}
+    assert attributes == {*Dialect.__struct_fields__}
     cdc = {name.removesuffix("_us") for name in CdcSettings.__struct_fields__}
     older = {"ingest_on_extra"}  # what ingest_new_columns is while it is not set
     assert set(INGEST_PROPERTIES) - older == {f"ingest_{name}" for name in ingest} | {f"cdc_{name}" for name in cdc}

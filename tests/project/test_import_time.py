@@ -62,6 +62,39 @@ def test_what_reads_the_manifest_alone_imports_only_these_libraries(code: str, m
     assert _HEAVY.isdisjoint(modules)
 
 
+@pytest.mark.parametrize("function", ["ingest", "delete", "compact", "gc"])
+def test_a_function_imports_only_these_libraries_and_no_garbage_collection_meanwhile(function: str) -> None:
+    folder = Path(__file__).parents[2] / "functions" / function
+    source = f"""
+import gc, sys
+sys.modules["pandas"] = sys.modules["pyspark"] = None
+before, collections = {{*sys.modules}}, []
+gc.callbacks.append(lambda phase, about: collections.append(about))
+sys.path.insert(0, {str(folder)!r})
+import app
+assert gc.isenabled() and gc.get_freeze_count() > 0
+print(len(collections), *sorted({{*sys.modules}} - before))
+"""
+    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout
+    collections, *modules = loaded.split()
+    libraries = {name.partition(".")[0] for name in modules if not name.startswith("_")} - {*sys.stdlib_module_names}
+    assert libraries <= _FIRST_TOUCH | {
+        "app",
+        "aws_lambda_powertools",
+        "botocore",
+        "jmespath",
+    }  # Powertools names itself
+    assert (_HEAVY - {"pyarrow.csv", "pyarrow.json"}).isdisjoint(modules)
+    assert collections == "0"
+
+
+def test_a_connection_to_s3_needs_neither_boto3_nor_its_transfers(s3_url: str) -> None:
+    source = f"import dolmen, sys; dolmen.open({s3_url!r}).tables(); print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.split()
+    assert "botocore" in loaded
+    assert {"boto3", "s3transfer"}.isdisjoint(loaded)
+
+
 @pytest.mark.parametrize("module", ["dolmen.cli.commands", "dolmen.cli.app", "dolmen.ingest.drops.ingest_drops"])
 def test_inference_is_imported_only_for_a_file_that_nobody_has_described(module: str) -> None:
     source = f"import sys, {module}; print(*sorted(sys.modules))"

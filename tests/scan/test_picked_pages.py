@@ -42,15 +42,19 @@ def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monke
         source = FileBytes.from_ranges([(0, body)], file.size, footer)
         for group in range(footer.metadata.num_row_groups):
             rows = np.array(sorted(rng.sample(range(footer.rows(group)), rng.randint(1, min(5, footer.rows(group))))))
+            expected = {}
             for id_, column in footer.columns.items():
                 whole = source.read(group, list(column.leaves)).column(0).combine_chunks().take(pa.array(rows))
-                assert shown(source.pick(group, id_, rows)) == shown(whole)
+                assert shown(source.pick(group, [id_], rows)[id_]) == shown(whole)
                 picked = picked_pages(footer, group, column, rows)
                 if picked is not None:
                     alone += 1
                     parts = [(start, body[start:end]) for start, end in picked.ranges()]
                     fetched = FileBytes.from_ranges(parts, file.size, footer)
-                    assert shown(fetched.pick(group, id_, rows)) == shown(whole)
+                    assert shown(fetched.pick(group, [id_], rows)[id_]) == shown(whole)
+                expected[id_] = shown(whole)
+            together = source.pick(group, [*footer.columns], rows)
+            assert {id_: shown(values) for id_, values in together.items()} == expected
     assert alone, "only nested columns are read whole"
 
 
@@ -66,7 +70,7 @@ def test_every_flipped_bit_of_a_page_is_found_before_it_is_decoded() -> None:
                 changed = bytearray(body)
                 changed[place] ^= 1 << place % 8
                 with pytest.raises(OSError, match=r"checksum.*page"):
-                    FileBytes.from_ranges([(0, bytes(changed))], file.size, footer).pick(0, id_, np.array([3]))
+                    FileBytes.from_ranges([(0, bytes(changed))], file.size, footer).pick(0, [id_], np.array([3]))
 
 
 def test_a_file_without_places_of_pages_or_with_other_bytes_instead_is_read_whole() -> None:

@@ -14,7 +14,7 @@ from botocore.exceptions import UnknownServiceError
 import dolmen
 from dolmen import dbapi
 from dolmen.errors import Error, InputError
-from dolmen.store.s3.connection import _connections_by_options, make_session
+from dolmen.store.s3.connection import AwsSession, _connections_by_options
 
 SECRET, KEY = "hidden-secret-value", "AKIDHIDDENKEYVALUE"
 
@@ -149,7 +149,7 @@ def test_options_are_for_s3(url: str) -> None:
 )
 def test_models_of_services_are_those_that_botocore_reads(service: str, kind: str) -> None:
     ours, theirs = (
-        each._session.get_component("data_loader") for each in (make_session(region_name="eu-west-1"), boto3.Session())
+        each._session.get_component("data_loader") for each in (AwsSession(region_name="eu-west-1"), boto3.Session())
     )
     assert type(ours.file_loader) is not type(theirs.file_loader)
     assert ours.load_service_model(service, kind) == theirs.load_service_model(service, kind)

@@ -108,12 +108,12 @@ def test_equal_bodies_have_equal_etags_in_memory_as_on_s3_so_that_aba_would_show
     assert third.etag == first  # type: ignore[union-attr]
 
 
-def test_stores_are_opened_without_importing_boto3_until_s3_is_asked_for() -> None:
+def test_stores_are_opened_without_importing_botocore_until_s3_is_asked_for() -> None:
     code = """if 1:
         import sys, dolmen.store
         dolmen.store.open_store("/tmp"), dolmen.store.open_store("memory://x")
         assert not {"boto3", "botocore"} & set(sys.modules)
-        sys.modules["boto3"] = None
+        sys.modules["botocore"] = None
         try:
             dolmen.store.open_store("s3://bucket/x")
         except dolmen.errors.InputError as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Self, get_args
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
@@ -82,8 +82,7 @@ class Acknowledgement(Future[Commit]):
         return super().exception(timeout)
 
 
-@dataclass
-class _BufferedCall:
+class _BufferedCall(Struct):
     """The rows, or the delete, of one call, as they fitted the table at its time (``entry``)."""
 
     acknowledgement: Acknowledgement
@@ -102,8 +101,7 @@ class _BufferedCall:
         return self.where is not None or self.keys is not None
 
 
-@dataclass
-class _Buffer:
+class _Buffer(Struct):
     """The calls that wait for the next commit."""
 
     calls: list[_BufferedCall] = field(default_factory=list)

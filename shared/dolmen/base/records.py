@@ -19,3 +19,9 @@ else:
 def field_names(record: Any) -> tuple[str, ...]:
     """The names of a record's fields, in their order."""
     return record.__struct_fields__ if isinstance(record, Struct) else tuple(record.__dataclass_fields__)
+
+
+def repr_without(record: Struct, *names: str) -> str:
+    """The ``repr`` of a record without some of its fields."""
+    shown = (f"{name}={getattr(record, name)!r}" for name in record.__struct_fields__ if name not in names)
+    return f"{type(record).__name__}({', '.join(shown)})"

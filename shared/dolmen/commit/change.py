@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, time
 from decimal import Decimal
 from difflib import get_close_matches
@@ -18,9 +17,10 @@ from typing import Any, Protocol, TypeAlias, TypedDict, TypeGuard, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, Draft, Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.erasures_in_force import reaches
@@ -264,8 +264,7 @@ def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], 
 Metadata: TypeAlias = Mapping[str, str]  # text by key
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Struct, frozen=True):
     """The message and metadata of a commit, for the history. Raises InputError for too much."""
 
     message: str = ""
@@ -336,8 +335,7 @@ def with_full_signatures(cls: type[T]) -> type[T]:
 GROUP_OPERATION = "group"  # the operation of a version with changes of different operations
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """The content of one commit."""
 
     commit_id: str  # names the change; the same in all attempts

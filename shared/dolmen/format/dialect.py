@@ -25,7 +25,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -112,8 +111,7 @@ def parse_time_pattern(text: str) -> TimePattern:
     return TimePattern(f"^{''.join(regex)}$", used)
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """How the values of a file are written. The defaults are what the strict readers take."""
 
     encoding: Encoding = "utf-8"  # of text. A byte order mark is skipped, and none contradicts it.

@@ -5,15 +5,14 @@ A column is its id. Files keep the columns that they were written with; readers 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
-from dolmen.base.records import replace
+from dolmen.base.records import replace, repr_without
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.column_history import (
     NestedPath,
@@ -63,8 +62,7 @@ class SchemaChange(Protocol):
         """Names of the columns that it changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ColumnChange:
+class _ColumnChange(Struct, frozen=True):
     name: str
 
     @property
@@ -72,8 +70,7 @@ class _ColumnChange:
         return (self.name,)
 
 
-@dataclass(frozen=True, slots=True)
-class AddColumn(_ColumnChange):
+class AddColumn(_ColumnChange, frozen=True):
     """Adds a column at the end."""
 
     type: pa.DataType  # an Arrow type that can be stored
@@ -84,7 +81,10 @@ class AddColumn(_ColumnChange):
     comment: str = ""
     # whether a name with points may be the path of a field inside a column, and not a column's own name. It is not in
     # the repr, whose digest identifies a request.
-    is_path: bool = dataclasses.field(default=True, repr=False)
+    is_path: bool = True
+
+    def __repr__(self) -> str:
+        return repr_without(self, "is_path")
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         schema = entry.schema
@@ -135,8 +135,7 @@ class AddColumn(_ColumnChange):
         return _with_column(entry, path.change(lambda fields: (*fields, added)), ts, next_id)
 
 
-@dataclass(frozen=True, slots=True)
-class DropColumn(_ColumnChange):
+class DropColumn(_ColumnChange, frozen=True):
     """Drops a column. Files keep its values until they are compacted; no scan returns them again."""
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
@@ -158,8 +157,7 @@ class DropColumn(_ColumnChange):
         return _with_fields(entry, _without(schema.fields, field), dropped=(*schema.dropped, field))
 
 
-@dataclass(frozen=True, slots=True)
-class RenameColumn:
+class RenameColumn(Struct, frozen=True):
     """Gives a column another name. Settings that name it follow."""
 
     name: str
@@ -192,8 +190,7 @@ class RenameColumn:
         return self.name, self.to
 
 
-@dataclass(frozen=True, slots=True)
-class WidenColumn(_ColumnChange):
+class WidenColumn(_ColumnChange, frozen=True):
     """Gives a column a type that has all values of its own. Files keep the narrower type, and are read exactly."""
 
     type: pa.DataType
@@ -270,8 +267,7 @@ def _check_transforms(entry: TableEntry, field: Field, wide: pa.DataType) -> Non
             ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class MakeNullable(_ColumnChange):
+class MakeNullable(_ColumnChange, frozen=True):
     """Allows NULL in a column."""
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
@@ -284,8 +280,7 @@ class MakeNullable(_ColumnChange):
         return _with_fields(entry, _replace_field(entry.schema, msgspec.structs.replace(field, nullable=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class SetNotNull(_ColumnChange):
+class SetNotNull(_ColumnChange, frozen=True):
     """Forbids NULL in a column. The caller has made sure that there is none."""
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
@@ -293,8 +288,7 @@ class SetNotNull(_ColumnChange):
         return _with_fields(entry, _replace_field(entry.schema, msgspec.structs.replace(field, nullable=False)))
 
 
-@dataclass(frozen=True, slots=True)
-class AddPrimaryKey:
+class AddPrimaryKey(Struct, frozen=True):
     """Gives a table a primary key. The caller has made sure that its values are distinct, and none is NULL."""
 
     columns: tuple[str, ...]
@@ -312,12 +306,14 @@ class AddPrimaryKey:
 MAX_CHECKS = 100  # the most checks of a table: each row is compared with all of them
 
 
-@dataclass(frozen=True, slots=True)
-class AddCheck:
+class AddCheck(Struct, frozen=True):
     """Adds a check. The caller has made sure that it is FALSE for no row."""
 
     check: CheckConstraint
-    needs: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # features of the format that its condition uses
+    needs: tuple[str, ...] = ()  # features of the format that its condition uses
+
+    def __repr__(self) -> str:
+        return repr_without(self, "needs")
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         schema, name = entry.schema, self.check.name
@@ -332,8 +328,7 @@ class AddCheck:
         return (self.check.name,)
 
 
-@dataclass(frozen=True, slots=True)
-class DropCheck(_ColumnChange):
+class DropCheck(_ColumnChange, frozen=True):
     """Drops the check of this name."""
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
@@ -345,8 +340,7 @@ class DropCheck(_ColumnChange):
         return _with_checks(entry, remaining)
 
 
-@dataclass(frozen=True, slots=True)
-class SetDefault(_ColumnChange):
+class SetDefault(_ColumnChange, frozen=True):
     """Changes the value of new rows that come without the column; existing rows keep theirs."""
 
     default: Default
@@ -358,8 +352,7 @@ class SetDefault(_ColumnChange):
         return _with_fields(entry, _replace_field(entry.schema, changed))
 
 
-@dataclass(frozen=True, slots=True)
-class Reorder:
+class Reorder(Struct, frozen=True):
     """Changes the order in which scans return columns: these first, then the others in their order."""
 
     columns: tuple[str, ...]
@@ -371,8 +364,7 @@ class Reorder:
         return _with_fields(entry, (*first, *(field for field in entry.schema.fields if field not in first)))
 
 
-@dataclass(frozen=True, slots=True)
-class SetComment(_ColumnChange):
+class SetComment(_ColumnChange, frozen=True):
     """Describes a column, for people; an empty text removes the comment."""
 
     comment: str
@@ -383,8 +375,7 @@ class SetComment(_ColumnChange):
         return _with_fields(entry, _replace_field(entry.schema, msgspec.structs.replace(field, comment=self.comment)))
 
 
-@dataclass(frozen=True, slots=True)
-class SetSortKey:
+class SetSortKey(Struct, frozen=True):
     """Sorts new rows by other terms. Compaction sorts existing files so."""
 
     columns: tuple[str, ...]

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError
 from dolmen.format.parquet_footer import page_rows
@@ -180,7 +181,10 @@ class ChunkPages(Struct, frozen=True):
     has_dictionary: bool  # whether the first page is one
 
 
-class PageLocations(Struct, frozen=True):
+_MOST_CHUNKS = 1_024  # the most chunks of a file whose pages are kept
+
+
+class PageLocations(Struct, frozen=True, dict=True):
     """The pages of one file."""
 
     counts: Numbers  # pages of each column chunk, row groups in order
@@ -247,6 +251,21 @@ class PageLocations(Struct, frozen=True):
 
     def of_chunk(self, metadata: pq.FileMetaData, sums: ChunkSums, group: int, leaf: int) -> ChunkPages | None:
         """The pages of a column chunk; None if they are not known, or do not make up the chunk."""
+        at = group * metadata.num_columns + leaf
+        found = self._chunks.get(at)
+        if found is None:
+            found = self._find_chunk(metadata, sums, group, leaf)
+            if found is not None:
+                if len(self._chunks) >= _MOST_CHUNKS:
+                    self._chunks.clear()
+                self._chunks[at] = found
+        return found
+
+    @cached_property
+    def _chunks(self) -> dict[int, ChunkPages]:
+        return {}
+
+    def _find_chunk(self, metadata: pq.FileMetaData, sums: ChunkSums, group: int, leaf: int) -> ChunkPages | None:
         at = group * metadata.num_columns + leaf
         count = int(self.counts[at])
         if not count:

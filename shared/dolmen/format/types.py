@@ -14,13 +14,13 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.errors import SchemaError
 
@@ -53,8 +53,7 @@ _SHOWN_CHARACTERS = 200
 _PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ColumnType:
+class ColumnType(Struct, frozen=True, eq=False):
     """One type of columns."""
 
     name: str  # in messages and docs

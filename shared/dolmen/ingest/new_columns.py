@@ -7,9 +7,9 @@ first committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 from pyarrow import types as t
 
 from dolmen.base.records import replace
@@ -29,8 +29,7 @@ MAX_NAME = 200  # characters of the name of a column that a file adds
 _IMAGES = ("after", "payload", None)  # parts of an event that errors may name instead of a column
 
 
-@dataclass(frozen=True, slots=True)
-class NewColumns:
+class NewColumns(Struct, frozen=True):
     """The columns of a file that its table lacks: ``added`` to it, all nullable, or ``empty`` and not added.
 
     ``widened`` columns of the table get the file's wider type.

@@ -18,12 +18,11 @@ import re
 import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.base.runtime import REQUEST, RetryPolicy, Runtime, attempts, cached_property, shared_runtime
 from dolmen.base.units import MIB
@@ -31,8 +30,7 @@ from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotF
 from dolmen.store.s3.aws_service import AwsService
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
+class OutgoingMessage(Struct, frozen=True):
     """A message to be sent, with printable attributes; the queue holds it back for at most 900 seconds."""
 
     body: str
@@ -89,8 +87,7 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last change in nanoseconds, and size: a file with the same stamp is the same file, unchanged."""
 
 
-@dataclass(slots=True)
-class Letter:
+class Letter(Struct):
     """A message on this machine; next delivery at ``due``, in seconds of the runtime's monotonic clock."""
 
     id: str

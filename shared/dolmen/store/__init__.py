@@ -130,10 +130,10 @@ def _open_s3(
     if prefix and {"", ".", ".."} & set(prefix.split("/")):
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
     try:
-        from dolmen.store.s3.bucket_store import S3Store  # boto3 is an extra, and slow to import
+        from dolmen.store.s3.bucket_store import S3Store  # botocore is an extra, and slow to import
         from dolmen.store.s3.connection import StorageOptions
     except ModuleNotFoundError as error:
-        if error.name not in ("boto3", "botocore"):
+        if (error.name or "").partition(".")[0] != "botocore":
             raise
         raise InputError("s3:// needs boto3: pip install 'dolmen[aws]'") from error
     options = None if storage_options is None else StorageOptions.of(storage_options)

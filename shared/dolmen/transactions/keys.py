@@ -18,7 +18,7 @@ from dolmen.format.schema import Field
 from dolmen.format.types import can_be_key, short_type
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.row_input import as_batches, frame_cast, values_of
+from dolmen.rows.write.row_input import array_of, as_batches, frame_cast, values_of
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
@@ -53,19 +53,24 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     """Key columns with their names and stored types. Refuses the same values as for rows: a cast never cuts a key."""
-    names = ", ".join(field.name for field in fields)
+    names = [field.name for field in fields]
     if isinstance(keys, (Iterator, KeysView, ValuesView)) and not hasattr(keys, "__arrow_c_stream__"):
         values = list(keys)
         keys = iter(values) if values and isinstance(values[0], (pa.RecordBatch, pa.Table)) else values
     if isinstance(keys, (str, bytes, Number)):
-        raise InputError(f"keys={short_repr(keys)}: give a list of values of {names}")
+        raise InputError(f"keys={short_repr(keys)}: give a list of values of {', '.join(names)}")
     is_list = isinstance(keys, (list, tuple, set, frozenset, range))
     if is_list and not (keys and all(isinstance(key, dict) for key in keys)):
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         columns = _key_columns(list(keys), fields)
         try:
-            exact = {field.name: _exact_numbers(values, field) for values, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless_cast), schema)
+            pairs = zip(columns, fields, strict=True)
+            rows = pa.table(
+                [array_of(_exact_numbers(*pair), pair[1].name, pair[1].arrow_type) for pair in pairs], names
+            )
+            if rows.schema.types == schema.types:  # pyarrow made them, so they need no checks
+                return rows
+            return pa.Table.from_batches(conform(as_batches(rows, schema), schema, lossless_cast), schema)
         except (SchemaError, RowError, ValueError) as error:
             types = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
             reason = error.reason if isinstance(error, RowError) else error
@@ -74,7 +79,7 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     cast = frame_cast(keys) or lossless_cast
     if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
         if len(fields) > 1:
-            raise InputError(f"an array has no columns, and this key has several: give rows of {names}")
+            raise InputError(f"an array has no columns, and this key has several: give rows of {', '.join(names)}")
         keys, cast = pa.table([found[0]], [fields[0].name]), found[1]
         return pa.Table.from_batches(conform(as_batches(keys), schema, cast), schema)
     return pa.Table.from_batches(conform(as_batches(keys, schema), schema, cast), schema)

@@ -22,7 +22,7 @@ from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql
 from dolmen.rows.scan.conditions import implied_by, read_condition
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
-from dolmen.rows.scan.lookup import Lookup, where_key_in
+from dolmen.rows.scan.lookup import Lookup
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan, sample
 from dolmen.rows.write.row_digest import content_digest
@@ -217,12 +217,14 @@ class ReadableTable:
             >>> people.get(2)
             {'id': 2, 'name': 'Grace', 'age': 45}
         """
-        rows = self._lookup([key], columns, with_commit_ts=True).to_arrow()
+        lookup = self._lookup([key], columns)
+        rows = lookup.to_arrow()
         if not rows.num_rows:
             return None
         if rows.num_rows > 1:
-            rows = rows.sort_by([(COMMIT_TS, "descending")]).slice(0, 1)
-        [row] = to_dicts(rows.drop_columns([COMMIT_TS]))
+            rows = lookup.to_arrow(with_commit_ts=True).sort_by([(COMMIT_TS, "descending")]).slice(0, 1)
+            rows = rows.drop_columns([COMMIT_TS])
+        [row] = to_dicts(rows)
         return row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
@@ -240,16 +242,15 @@ class ReadableTable:
             >>> people.get_many([1, 2, 7], ["id"]).num_rows
             2
         """
-        return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
+        return self._lookup(keys, columns).to_arrow()
 
-    def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
+    def _lookup(self, keys: Any, columns: Sequence[str] | None) -> Lookup:
         view = self._view()
-        entry = view.entry()
-        table = take_keys(entry, keys)
-        if table.num_rows:
-            self._note_read(where_key_in({id_: table[str(id_)] for id_ in entry.primary_key}))
         names = None if columns is None else arguments.names("columns", columns)
-        return Lookup(view, table, names, with_commit_ts=with_commit_ts)
+        lookup = Lookup(view, take_keys(view.entry(), keys), names)
+        if lookup.where is not None:
+            self._note_read(lookup.where)
+        return lookup
 
     def to_arrow(self) -> pa.Table:
         """All rows. Short for ``scan().to_arrow()``.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from html import escape
 from typing import Any, Literal
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from dolmen.base import arguments
+from dolmen.base.records import replace
 from dolmen.base.units import count_text, utc
 from dolmen.commit.change import (
     NO_NOTE,
@@ -40,8 +41,7 @@ from dolmen.rows.scan.scan_deletes import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """One commit, as returned to its writer and by ``history()``, which shows what was committed together as one.
 
     Args:

@@ -9,12 +9,12 @@ import json
 import os
 import random
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import fields
 from pyarrow import parquet
 
 from dolmen.errors import InputError, RowError, SchemaError

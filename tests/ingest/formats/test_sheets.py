@@ -33,7 +33,7 @@ MOMENT = dt.datetime(2024, 2, 29, 13, 45, 1, 123000)
 
 
 def source(data: bytes, name: str = "t.xlsx", **options: Any) -> SourceFile:
-    dialect = Dialect(**{key: options.pop(key) for key in list(options) if key in Dialect.__dataclass_fields__})
+    dialect = Dialect(**{key: options.pop(key) for key in list(options) if key in Dialect.__struct_fields__})
     return SourceFile(lambda: io.BytesIO(data), detect(name), name, ReadOptions(dialect=dialect, **options))
 
 

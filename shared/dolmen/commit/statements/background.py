@@ -6,11 +6,10 @@ Each leaves out work that other commits have made unnecessary, and none makes a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from pyroaring import BitMap
 
 from dolmen.base.records import replace
@@ -30,8 +29,7 @@ from dolmen.format.properties import DatabaseSettings, named_columns
 from dolmen.format.schema import Schema
 
 
-@dataclass(frozen=True)
-class Resolve:
+class Resolve(Struct, frozen=True):
     """Brings files up to a snapshot: rows that its unresolved tombstones match get into the files' deletion vectors."""
 
     name: str
@@ -182,8 +180,7 @@ def _pair(file: DataFile) -> tuple[int, Vector | None, int]:
     return file.applied_through, file.vector, file.erasing
 
 
-@dataclass(frozen=True)
-class MergeSegments:
+class MergeSegments(Struct, frozen=True):
     """Replaces several segments by merged ones."""
 
     name: str | None  # the table; None for the database's own segments

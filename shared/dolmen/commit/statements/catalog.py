@@ -7,12 +7,11 @@ the same entry in a later version shows the same rows: restores and clones copy 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, DatabaseStatement, Draft
@@ -315,8 +314,7 @@ class PutCursor(DatabaseStatement, Struct, frozen=True):
         return TableEffect("", "cursor", (self.cursor,))
 
 
-@dataclass(frozen=True)
-class SubjectDeletes:
+class SubjectDeletes(Struct, frozen=True):
     """Deletes of rows that were erased since an earlier version, in its tables that the erasures do not name."""
 
     # tombstones of forgotten subjects, recorded for this commit, by uuid of the table and id of the erasure; None where

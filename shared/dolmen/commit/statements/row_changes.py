@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from pyroaring import BitMap
 
 from dolmen.base.records import replace
@@ -93,8 +92,7 @@ class Write(Struct, frozen=True):
                 )
 
 
-@dataclass(frozen=True)
-class DeletePositions:
+class DeletePositions(Struct, frozen=True):
     """Hides rows by position, with deletion vectors that replace their files' own."""
 
     name: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
@@ -18,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.errors import InputError
 from dolmen.format.delete_object import order_by_heads
@@ -454,6 +453,9 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
         raise ValueError("keys are too long")
     matrix = np.zeros((rows, longest), np.uint8)
     matrix[:, :prefix] = head
+    if total == rows * (longest - prefix):  # keys of one length, as UUIDs
+        matrix[:, prefix:] = np.frombuffer(rest[:total], np.uint8).reshape(rows, longest - prefix)
+        return as_strings(matrix), rest[total:]
     matrix[:, prefix:][np.arange(longest - prefix) < lengths[:, None]] = np.frombuffer(rest[:total], np.uint8)
     return as_strings(matrix), rest[total:]
 
@@ -518,14 +520,16 @@ def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Address
 def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tuple[PageRef, int, int]]:
     """The pages below that may have some of the keys from ``low`` to ``high``, each with the range that it may have."""
     first, last = page.below(keys[low:high], keys[low:high])
+    if first[0] == last[-1]:
+        yield page.reference(int(first[0])), low, high
+        return
     below = np.arange(int(first[0]), int(last[-1]) + 1)
     begin, end = np.searchsorted(last, below, "left"), np.searchsorted(first, below, "right")
     for row in np.flatnonzero(end > begin).tolist():
         yield page.reference(int(below[row])), low + int(begin[row]), low + int(end[row])
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(Struct):
     """Pages of one level to which no page above them refers yet."""
 
     separators: list[Any] = field(default_factory=list)

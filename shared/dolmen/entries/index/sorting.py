@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -86,8 +85,7 @@ class EntrySorter:
             yield LeafPage(keys, np.frombuffer(self._file.read(count * 8), np.uint64))
 
 
-@dataclass(slots=True)
-class _Source:
+class _Source(Struct):
     """The rest of a block, and the blocks after it."""
 
     block: LeafPage

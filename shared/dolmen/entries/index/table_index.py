@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from zlib import crc32
 
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime, cached_property
@@ -147,8 +147,7 @@ class OpenPart(Struct, frozen=True):
         return (self.head.columns, self.head.kinds) == (columns, kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexReader:
+class IndexReader(Struct, frozen=True):
     """Reads parts of indexes. Safe to use from several threads."""
 
     store: ObjectStore
@@ -384,4 +383,7 @@ def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
 
 def encoding_of(entry: TableEntry) -> KeyEncoding:
     """The encoding of keys in a table's index."""
-    return KeyEncoding.of([entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key])
+    return _encoding(tuple(entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key))
+
+
+_encoding = lru_cache(maxsize=256)(KeyEncoding.of)

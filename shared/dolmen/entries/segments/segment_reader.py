@@ -7,7 +7,6 @@ has changed since it was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.base import pc
+from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, ObjectNotFoundError
@@ -305,16 +305,14 @@ _DECODED_FACTOR = 10  # decoded entries take about this many times the bytes of 
 _AHEAD_BYTES = 16 * MIB  # segments that are fetched at once have no more bytes, but for the last of them
 
 
-@dataclass
-class FetchTally:
+class FetchTally(Struct):
     """A count of fetches: requests and bytes."""
 
     requests: int = 0
     bytes: int = 0
 
 
-@dataclass(frozen=True)
-class SegmentReader:
+class SegmentReader(Struct, frozen=True):
     """Reads segments of one database. Safe to use from several threads.
 
     All methods raise CorruptionError, which names the object, when it is missing or differs from its reference.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+from msgspec import Struct
 
 from dolmen.api.database import Database
 from dolmen.base.records import replace
@@ -45,8 +45,7 @@ COPY_BYTES_PER_SECOND = 30_000_000  # the slowest speed of copying a reject
 RESERVED_SECONDS = 30  # time for the other reports after a reject is copied
 
 
-@dataclass(slots=True)
-class DropIngestion:
+class DropIngestion(Struct):
     """One dropped file, and its state while its batch is ingested."""
 
     database: Database

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
 from operator import add
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.rejects import Reject
@@ -17,8 +16,7 @@ DropStatus = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class RowCounts:
+class RowCounts(Struct, frozen=True):
     """The numbers of rows of a file, by their outcome."""
 
     appended: int = 0
@@ -30,7 +28,7 @@ class RowCounts:
     erased: int = 0  # rows that were left out because they were erased after the file was dropped
 
     def __add__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(*map(add, astuple(self), astuple(other)))
+        return RowCounts(*map(add, structs.astuple(self), structs.astuple(other)))
 
     @property
     def ingested(self) -> int:

@@ -7,7 +7,6 @@ several of strings, numbers, bools, lists and objects, at any depth, is ``MIXED`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 from pyarrow import types as t
 
 from dolmen.base import pc
@@ -62,8 +61,7 @@ class Items(Struct, frozen=True):
     item: Node = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """Objects, with the shape of the values of each key, in the order of first appearance."""
 
     by_name: dict[str, Node] = field(default_factory=dict)

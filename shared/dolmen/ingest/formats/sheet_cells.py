@@ -7,13 +7,12 @@ in. Times have milliseconds, which is what a sheet's doubles hold and show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.base import pc
 from dolmen.base.units import DAY_US, MIB
@@ -88,8 +87,7 @@ class SheetInfo(Struct, frozen=True):
     is_visible: bool
 
 
-@dataclass(slots=True)
-class SheetRemarks:
+class SheetRemarks(Struct):
     """Counts and formats that a sheet has beside the values of its cells, as far as it was read."""
 
     # formulas, comments: how many there are

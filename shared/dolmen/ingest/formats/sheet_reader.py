@@ -16,13 +16,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 from pyarrow import types as t
 
 from dolmen.base import pc
@@ -117,8 +116,7 @@ def observe_columns(
     return sheet, dict(sorted(shapes.items(), key=lambda item: order[item[0]]))
 
 
-@dataclass
-class SheetShape:
+class SheetShape(Struct):
     """The kinds of a column's cells."""
 
     kinds: set[int] = field(default_factory=set)
@@ -143,8 +141,7 @@ Shape = TypeVar("Shape", bound=SheetShape)
 _TYPES = {BOOL: pa.bool_(), DATE: pa.date32(), DATETIME: pa.timestamp("us"), TIME: pa.time64("us")}
 
 
-@dataclass
-class Sheet:
+class Sheet(Struct):
     """A sheet whose header has been read."""
 
     # file, name: of the workbook and of the sheet

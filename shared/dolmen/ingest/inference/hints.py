@@ -66,7 +66,7 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
     elif kind == "excel":
         found = replace(found, **{name: getattr(own, name) for name in _OF_VALUES})
     found = replace(found, names=own.names)  # the table has no column with a numbered name
-    changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]
+    changed = [name for name in Dialect.__struct_fields__ if getattr(found, name) != getattr(own, name)]
     if not changed:
         return None
     own_words = set(describe(own))
@@ -93,7 +93,7 @@ def _with_values(file: SampledFile, candidate: Candidate, own: Dialect, error: I
 def with_hint(error: InputError, hint: Hint | None) -> InputError:
     """The error, with what the file looks like and the options that read it so, unless it names one itself."""
     own = re.findall(r"--[a-z-]+", str(error))
-    if hint is None or any(flag_of(attribute) in own for attribute in Dialect.__slots__):
+    if hint is None or any(flag_of(attribute) in own for attribute in Dialect.__struct_fields__):
         return error
     text = f"looks like {hint.found}: {hint.options}"
     if isinstance(error, RowError):

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dolmen.base import pc
 from dolmen.base.records import replace
@@ -157,7 +156,6 @@ def _are_rows(head: _Head, start: int) -> bool:
     return any(all(kind_of_cell(row[at]) == typed[at] for at in row.keys() & typed.keys()) for row in above)
 
 
-@dataclass
 class _ColumnEvidence(SheetShape):
     """The kinds of a column's cells without those that may be NULL, whose texts are ``nulls``."""
 

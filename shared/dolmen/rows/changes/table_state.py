@@ -12,7 +12,6 @@ missing. If the entries disagree with the history, every version in between is r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import TypeAlias
 
@@ -164,8 +163,7 @@ def _may_change_rows(entry: HistoryEntry, names: set[str]) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class FeedColumns:
+class FeedColumns(Struct, frozen=True, dict=True):
     """The columns that a feed reads: ``output``, and its ``key``'s, if any; ``where`` is bound to ``schema``."""
 
     schema: Schema

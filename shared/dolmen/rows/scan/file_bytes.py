@@ -40,48 +40,65 @@ from dolmen.rows.scan.data_objects import (
     parquet_reader,
 )
 
-_NAME = "c"
-
 
 def is_readable(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, arrow_type: pa.DataType) -> bool:
     """True if pages of a chunk can be read like pages that pyarrow writes now."""
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
-    _, template_column = _template(arrow_type, bool(column.max_definition_level))
-    is_same = (template_column.physical_type, template_column.length) == (column.physical_type, column.length)
+    template = _template(((arrow_type, bool(column.max_definition_level)),)).columns[0]
+    is_same = (template.physical_type, template.length) == (column.physical_type, column.length)
     return is_same and chunk.compression in CODECS
 
 
-def read_pages(
-    pages: Sequence[pa.Buffer],
-    rows: int,
-    chunk: pq.ColumnChunkMetaData,
-    column: pq.ColumnSchema,
-    arrow_type: pa.DataType,
-    *,
-    has_dictionary: bool,
-) -> pa.ChunkedArray:
-    """Decodes verified pages with their headers, in the order of the chunk; ``rows`` is the count of all together."""
-    template, _ = _template(arrow_type, bool(column.max_definition_level))
-    start = len(PARQUET_MAGIC)
-    first = start + pages[0].size if has_dictionary else None
-    length = sum(page.size for page in pages)
-    column_type, path = integer(PHYSICAL_TYPES.index(chunk.physical_type)), array(BINARY, [binary(_NAME.encode())])
-    encoded = encode_chunk(column_type, path, chunk.compression, start, length, rows, data_page=first)
-    footer = template.fill(rows, [encode_group([encoded], length, rows)])
-    parts = [PARQUET_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC]
+class PagesOfColumn(Struct, frozen=True):
+    """Verified pages of a column chunk with their headers, in its order, the dictionary page first if there is one."""
+
+    pages: Sequence[pa.Buffer]
+    codec: str
+    arrow_type: pa.DataType
+    nullable: bool
+    has_dictionary: bool
+
+
+def read_pages(columns: Sequence[PagesOfColumn], rows: int) -> list[pa.ChunkedArray]:
+    """Decodes pages of columns that have the same count of ``rows``, as one row group: opening a file takes a while."""
+    template = _template(tuple((column.arrow_type, column.nullable) for column in columns))
+    start, chunks, parts = len(PARQUET_MAGIC), list[bytes](), list[Any]([PARQUET_MAGIC])
+    for column, leaf in zip(columns, template.leaves, strict=True):
+        first = start + column.pages[0].size if column.has_dictionary else None
+        length = sum(page.size for page in column.pages)
+        chunks.append(encode_chunk(*leaf, column.codec, start, length, rows, data_page=first))
+        parts += column.pages
+        start += length
+    footer = template.footer.fill(rows, [encode_group(chunks, start - len(PARQUET_MAGIC), rows)])
+    parts += [footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
-    values = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
-    if len(values) != rows:
-        raise pa.ArrowInvalid(f"{len(values)} rows were decoded, not {rows}")
+    values: list[pa.ChunkedArray] = file.reader.read_row_group(0, use_threads=False).columns
+    if wrong := [len(each) for each in values if len(each) != rows]:
+        raise pa.ArrowInvalid(f"{wrong[0]} rows were decoded, not {rows}")
     return values
 
 
+class _Template(Struct, frozen=True):
+    """A file without row groups: its footer, columns, and for each the encoded physical type and path."""
+
+    footer: FooterParts
+    columns: tuple[pq.ColumnSchema, ...]
+    leaves: tuple[tuple[bytes, bytes], ...]
+
+
 @lru_cache(maxsize=256)
-def _template(arrow_type: pa.DataType, nullable: bool) -> tuple[FooterParts, pq.ColumnSchema]:
-    """The footer, without row groups, of files with one column of a type, and the schema of this column."""
-    body = file_without_rows(pa.schema([pa.field(_NAME, arrow_type, nullable)]))
-    return FooterParts.parse(thrift_metadata(body)), pq.read_metadata(pa.BufferReader(body)).schema.column(0)
+def _template(types: tuple[tuple[pa.DataType, bool], ...]) -> _Template:
+    """A file with columns of some types, nullable or not."""
+    fields = [pa.field(f"c{number}", arrow_type, nullable) for number, (arrow_type, nullable) in enumerate(types)]
+    body = file_without_rows(pa.schema(fields))
+    schema = pq.read_metadata(pa.BufferReader(body)).schema
+    columns = tuple(schema.column(leaf) for leaf in range(len(types)))
+    leaves = tuple(
+        (integer(PHYSICAL_TYPES.index(column.physical_type)), array(BINARY, [binary(field.name.encode())]))
+        for column, field in zip(columns, fields, strict=True)
+    )
+    return _Template(FooterParts.parse(thrift_metadata(body)), columns, leaves)
 
 
 Rows = npt.NDArray[np.int64]
@@ -121,10 +138,12 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
     ):
         return None
     page_of_row = np.searchsorted(chunk.firsts, rows, "right") - 1
-    pages, page_of = np.unique(page_of_row, return_inverse=True)
+    is_first = np.ones(len(rows), np.bool_)
+    np.not_equal(page_of_row[1:], page_of_row[:-1], out=is_first[1:])
+    pages = page_of_row[is_first]
     lengths = chunk.firsts[pages + 1] - chunk.firsts[pages]
-    first_rows = np.cumsum(lengths) - lengths
-    return PickedPages(chunk, pages, pa.array(first_rows[page_of] + rows - chunk.firsts[page_of_row]))
+    first_rows = (np.cumsum(lengths) - lengths)[np.cumsum(is_first) - 1]
+    return PickedPages(chunk, pages, pa.array(first_rows + rows - chunk.firsts[page_of_row]))
 
 
 def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
@@ -300,27 +319,38 @@ class FileBytes:
         )
         return _Reader(parquet, file)
 
-    def pick(self, row_group: int, id_: int, rows: Rows) -> pa.Array:
-        """Decodes some rows, in order, of a column. It reads only their pages if the locations are known."""
-        column, metadata = self._footer.columns[id_], self._footer.metadata
-        pages = picked_pages(self._footer, row_group, column, rows)
-        if pages is None:
-            return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
+    def pick(self, row_group: int, ids: Sequence[int], rows: Rows) -> dict[int, pa.Array]:
+        """Decodes some ascending rows of columns, by id. It reads only their pages where the locations are known.
+
+        ``ids`` are in the order of the file. See ``read`` for errors.
+        """
+        columns = self._footer.columns
+        found = {id_: picked_pages(self._footer, row_group, columns[id_], rows) for id_ in ids}
+        picked: dict[int, pa.Array] = {}
+        alike: dict[int, list[tuple[int, PickedPages]]] = {}  # by the count of rows in the pages
+        for id_, pages in found.items():
+            if pages is not None:
+                alike.setdefault(pages.rows, []).append((id_, pages))
         file = self._open_bytes()
-        chunk, bodies = pages.chunk, []
-        for page, range_ in zip(pages.indexes, pages.ranges(), strict=True):
+        for count, members in alike.items():
+            read = read_pages([self._pages(file, row_group, id_, pages) for id_, pages in members], count)
+            picked |= {id_: one_array(array).take(pages.at) for (id_, pages), array in zip(members, read, strict=True)}
+        if whole := [id_ for id_, pages in found.items() if pages is None]:
+            table = self.read(row_group, [leaf for id_ in whole for leaf in columns[id_].leaves]).take(pa.array(rows))
+            picked |= {id_: one_array(column) for id_, column in zip(whole, table.columns, strict=True)}
+        return picked
+
+    def _pages(self, file: CheckedFile, row_group: int, id_: int, picked: PickedPages) -> PagesOfColumn:
+        """The bytes of pages, verified. Raises OSError."""
+        column, metadata = self._footer.columns[id_], self._footer.metadata
+        bodies = []
+        for page, range_ in zip(picked.indexes, picked.ranges(), strict=True):
             file.seek(range_.start)
             body = file.read_buffer(range_.length)
-            if not chunk.states[page].match(body):
+            if not picked.chunk.states[page].match(body):
                 raise OSError(f"the checksum of the page at byte {range_.start} differs")
             bodies.append(body)
         leaf = column.leaves[0]
-        values = read_pages(
-            bodies,
-            pages.rows,
-            metadata.row_group(row_group).column(leaf),
-            metadata.schema.column(leaf),
-            column.type,
-            has_dictionary=chunk.has_dictionary,
-        )
-        return one_array(values.take(pages.at))
+        codec = metadata.row_group(row_group).column(leaf).compression
+        nullable = bool(metadata.schema.column(leaf).max_definition_level)
+        return PagesOfColumn(bodies, codec, column.type, nullable, picked.chunk.has_dictionary)

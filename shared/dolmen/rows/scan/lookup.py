@@ -71,7 +71,10 @@ class KeySearch:
             return scan, IndexedRows(frozenset(), {}, {}, FetchTally())
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
         found = IndexedRows.find(index, self._encoded, scan.files)
-        return replace(scan, files=tuple(each for each in scan.files if not found.has_none_of(each))), found
+        files = (each for each in scan.files if not found.has_none_of(each))
+        # The positions say which rows match.
+        exact = (replace(each, needs_filter=False) if each.file.uuid in found.rows else each for each in files)
+        return replace(scan, files=tuple(exact)), found
 
     def batches(self, scan: ScanPlan, found: IndexedRows) -> Iterator[pa.RecordBatch]:
         """Yields the rows, in any order, by comparing keys: the predicate may be TRUE for other rows."""
@@ -89,16 +92,17 @@ class KeySearch:
                     continue
                 row_indexes = group.rows_at(rows.bitmap)
                 if len(row_indexes):
-                    # The positions say which rows match.
-                    yield replace(group, predicate=None).pick(row_indexes, key_ids)
+                    yield group.pick(row_indexes, key_ids)
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tested_ids))
-            chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_boolean_array(keep))
-            if not len(chosen):
+            chosen = None if keep is None else pc.indices_nonzero(to_boolean_array(keep))
+            if chosen is not None and not len(chosen):
                 return None
             if group.picked is not None:
                 return self._batch(scan, group, columns, chosen, found.rows[group.file.file.uuid])
+            if chosen is None:
+                chosen = pa.array(np.arange(group.rows))
             arrays = columns.read(ids)
             has_key = self._has_key([column_of(group, field, arrays).take(chosen) for field in keys])
             chosen = chosen.filter(pa.array(has_key))
@@ -108,19 +112,19 @@ class KeySearch:
         yield from (batch for batch in reader.read(work, groups(), ids) if batch is not None and batch.num_rows)
 
     def _batch(
-        self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
+        self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array | None, rows: FoundRows
     ) -> pa.RecordBatch:
-        """The rows of a row group that the index found, without reading their keys."""
-        key_indexes = rows.keys[np.searchsorted(rows.positions, group.positions)]
-        keys = pa.array(key_indexes).take(chosen)
+        """The ``chosen`` rows of a row group that the index found, or all of them, without reading their keys."""
+        keys = pa.array(rows.keys[np.searchsorted(rows.positions, group.positions)])
         arrays = columns.read(scan.output_ids - self._values.keys())
         output = [
             self._values[field.id].take(keys).cast(field.arrow_type)
             if field.id in self._values
-            else column_of(group, field, arrays).take(chosen)
+            else column_of(group, field, arrays)
             for field in scan.output
         ]
-        return pa.record_batch(output, scan.schema)
+        batch = pa.record_batch(output, scan.schema)
+        return batch if chosen is None else batch.take(chosen)
 
     def _has_key(self, arrays: list[pa.Array]) -> Mask:
         """A mask of the rows that have one of the keys. Long keys are compared by their digests."""
@@ -132,32 +136,32 @@ class KeySearch:
 
 
 class Lookup:
-    """Rows of one version of a table by distinct values of their primary key."""
+    """Rows of one version of a table by distinct values of their primary key.
 
-    def __init__(
-        self, view: View, keys: Keys, columns: Sequence[str] | None = None, *, with_commit_ts: bool = False
-    ) -> None:
-        self._view, self._columns, self._with_commit_ts = view, columns, with_commit_ts
+    ``where`` is a predicate that is TRUE for all of them; None without keys.
+    """
+
+    def __init__(self, view: View, keys: Keys, columns: Sequence[str] | None = None) -> None:
+        self._view, self._columns = view, columns
         entry = view.entry()
         values = {id_: one_array(keys[str(id_)]) for id_ in entry.primary_key}
         encoded = encoding_of(entry).encode(list(values.values()))
-        self._search: KeySearch | None = None
         if len(encoded) > 1:
             ascending = key_order(encoded)
             values = {id_: array.take(pa.array(ascending)) for id_, array in values.items()}
             encoded = encoded[ascending]
-        if len(encoded):
-            where = where_key_in(values)
-            self._search = KeySearch(view, encoded, values, where, columns, with_commit_ts=with_commit_ts)
+        self._values, self._encoded = values, encoded
+        self.where = where_key_in(values) if len(encoded) else None
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, with_commit_ts: bool = False) -> pa.Table:
         """All rows with these keys, in any order. Raises CorruptionError."""
-        with self._view.reading():
-            if self._search is None:
-                empty_plan = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
-                return empty_plan.schema.empty_table()
-            scan, found = self._search.plan()
-            return pa.Table.from_batches(self._search.batches(scan, found), scan.schema)
+        view, columns = self._view, self._columns
+        with view.reading():
+            if self.where is None:
+                return plan(view, columns=columns, limit=0, with_commit_ts=with_commit_ts).schema.empty_table()
+            search = KeySearch(view, self._encoded, self._values, self.where, columns, with_commit_ts=with_commit_ts)
+            scan, found = search.plan()
+            return pa.Table.from_batches(search.batches(scan, found), scan.schema)
 
 
 def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tuple[int, pa.Table | None]:

@@ -124,9 +124,11 @@ class RowGroupColumns:
     def _decode(self, ids: frozenset[int]) -> None:
         index, columns = self._group.index, self._group.file.footer.columns
         file_ids = [id_ for id_ in columns if id_ in ids]
+        if not file_ids:
+            return
         if self._group.picked is not None:
-            self._read |= {id_: self._source.pick(index, id_, self._group.picked) for id_ in file_ids}
-        elif file_ids:
+            self._read |= self._source.pick(index, file_ids, self._group.picked)
+        else:
             table = self._source.read(index, self._group.file.footer.leaves(ids, self._tested_leaves))
             self._read |= {id_: one_array(column) for id_, column in zip(file_ids, table.columns, strict=True)}
 

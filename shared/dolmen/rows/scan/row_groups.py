@@ -386,8 +386,11 @@ def row_groups(
     has_one_small_group = plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
     judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
     has_tests = predicate is not None or tests.predicates or tests.lookups
-    for index, first in enumerate(footer.firsts):
-        rows = footer.rows(index)
+    groups: Sequence[int] = range(len(footer.firsts))
+    if found is not None:
+        groups = np.unique(np.searchsorted(footer.firsts, np.array(found), "right") - 1).tolist()
+    for index in groups:
+        first, rows = footer.firsts[index], footer.rows(index)
         if found is not None and not found.range_cardinality(first, first + rows):
             continue
         # The vector may delete all rows.

@@ -10,12 +10,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from dolmen.base import pc
 from dolmen.base.runtime import Runtime
@@ -36,8 +36,7 @@ class Piece(NamedTuple):
     is_alone: bool
 
 
-@dataclass(slots=True)
-class _Collected:
+class _Collected(Struct):
     """The rows of one partition: parts in memory, and numbers of batches of files on disk."""
 
     rows: int = 0

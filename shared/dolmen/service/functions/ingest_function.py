@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import structs
 
 from dolmen.commit.head import context_of
 from dolmen.errors import Error
@@ -170,7 +171,7 @@ class _IngestEvent:
             "rejected_to": outcome.reject.url if outcome.reject else None,
         }
         if outcome.status == "ingested":
-            counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
+            counts = {f"rows_{name}": count for name, count in structs.asdict(outcome.counts).items() if count}
             fields |= {"rows": outcome.counts.ingested, **counts}
             new = ("columns_added", "columns_widened", "inferred")
             fields |= {name: getattr(outcome, name) or None for name in new}

@@ -44,11 +44,11 @@ class AwsService:
             from botocore.config import Config  # an extra, and slow to import
             from botocore.exceptions import BotoCoreError
 
-            from dolmen.store.s3.connection import make_session
+            from dolmen.store.s3.connection import AwsSession
         except ModuleNotFoundError as error:
             raise InputError(f"{self._about} needs boto3: pip install 'dolmen[aws]'") from error
         try:
-            session = make_session()
+            session = AwsSession()
             region = self._region or session.region_name or os.environ.get("AWS_REGION") or self._default_region
             config = Config(**self._config, user_agent_extra="dolmen")
             return session.client(self._name, region_name=region, endpoint_url=self._endpoint, config=config)

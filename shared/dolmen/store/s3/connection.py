@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -22,7 +22,6 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 from weakref import WeakValueDictionary
 
-import boto3
 import msgspec
 from botocore.awsrequest import AWSPreparedRequest, HeadersDict
 from botocore.config import Config
@@ -363,7 +362,7 @@ class StorageOptions:
 
     def _connect(self, runtime: Runtime) -> Connection:
         try:
-            session = make_session(
+            session = AwsSession(
                 aws_access_key_id=self.access_key_id,
                 aws_secret_access_key=self.secret_access_key,
                 aws_session_token=self.session_token,
@@ -390,12 +389,44 @@ class _ModelFiles(JSONFileLoader):  # type: ignore[misc]
         return None
 
 
-def make_session(**options: Any) -> Any:
-    """A ``boto3.Session``. msgspec decodes its models of services, which is half of the time that a client takes."""
-    own = get_session()
-    session = boto3.Session(botocore_session=own, **options)
-    own.get_component("data_loader").file_loader = _ModelFiles()
-    return session
+class AwsSession:
+    """A session of botocore with the methods of ``boto3.Session`` that stores use.
+
+    boto3 itself imports what its transfers need, which takes a tenth of a second. botocore looks into the folders of
+    all services to find one, and reads models with Python's own reader of JSON: both take longer than the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        aws_access_key_id: str | None = None,
+        aws_secret_access_key: str | None = None,
+        aws_session_token: str | None = None,
+        region_name: str | None = None,
+        profile_name: str | None = None,
+    ) -> None:
+        self._session = get_session()
+        for name, value in (("profile", profile_name), ("region", region_name)):
+            if value is not None:
+                self._session.set_config_variable(name, value)
+        if aws_access_key_id is not None:
+            self._session.set_credentials(aws_access_key_id, aws_secret_access_key, aws_session_token)
+        loader = self._session.get_component("data_loader")
+        loader.file_loader = _ModelFiles()
+        loader.list_available_services = lambda type_name: sorted(_service_names(loader.search_paths))
+        self.client: Callable[..., Any] = self._session.create_client
+
+    @property
+    def region_name(self) -> str | None:
+        name: str | None = self._session.get_config_variable("region")
+        return name
+
+    def get_credentials(self) -> Any:
+        return self._session.get_credentials()
+
+
+def _service_names(folders: Iterable[str]) -> set[str]:
+    return {name for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)}
 
 
 def connect(runtime: Runtime, session: Any = None) -> Connection:
@@ -426,7 +457,7 @@ def _account(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
 def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...], process: int) -> Connection:
     """A cached connection. ``process`` is part of the key, because a forked process must not share sockets."""
     try:
-        return _make(runtime, make_session(), account=_account(environment))
+        return _make(runtime, AwsSession(), account=_account(environment))
     except BotoCoreError as error:  # a profile that does not exist, for one
         hide_credentials(error)
         raise InputError(f"the AWS configuration cannot be used: {error}") from error
