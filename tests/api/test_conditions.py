@@ -45,6 +45,7 @@ SQL = [
     "CASE WHEN n > 0 THEN b END", "nullif(n, 1) = 7", "day + 1 > DATE '2000-01-01'", "len(tags) = 1",
     "tags[1] = 'b'", "home['city'] = 'a'", "greatest(n, 1) = 1", "n BETWEEN 0 AND strlen(s)", "isinf(x)",
     "s IN ('a', upper(s))", "(n > 0) = b", "NULL::BOOLEAN", "target.n + 1 > target.x",
+    "(n, s) IN ((7, 'a'), (0, NULL))",
 ]  # fmt: skip
 
 

@@ -118,7 +118,7 @@ class TreeReader:
                 raise PredicateError("tuples that are compared have the same length, as in (a, b) = (1, 2)")
             members.append([self.constant(member) for member in row.expressions])
             if constants.NULL in members[-1]:
-                raise PredicateError("tuples are compared with constants that are not NULL")
+                raise PredicateError("tuples are compared with constants that are not NULL", is_mistake=False)
         return bind.one_of_tuples(fields, members)
 
     def _in(self, node: exp.Expression) -> Predicate:
