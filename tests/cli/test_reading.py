@@ -225,9 +225,12 @@ def test_a_pipe_gets_csv_and_other_formats_on_request(tmp_path: Path, program: s
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("db")
 @pytest.mark.parametrize("arguments", ["scan events", "scan events --format table --limit 1000", "history --json"])
-def test_a_reader_that_has_seen_enough_ends_the_command_quietly(tmp_path: Path, arguments: str) -> None:
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(
+    tmp_path: Path, db: dolmen.Database, arguments: str
+) -> None:
+    ids = range(ROWS, 100_000)  # with the others, many times what fits into a pipe
+    db.table("events").append({"id": ids, "name": ["user"] * len(ids), "v": [0.5] * len(ids)})
     command = f"{sys.executable} -c 'from dolmen.cli import main; main()' {arguments} | head -c 20 > /dev/null"
     done = subprocess.run(
         ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"],

@@ -81,7 +81,9 @@ def run(url: str, process: str, calls: int, seed: int, journal: str, unchecked: 
     if unchecked:
         RowsDependency.check = lambda self, draft: None  # type: ignore[method-assign]
     with Path(journal).open("a") as file:
-        worker = Worker(dolmen.open(url), Journal(file, process), random.Random(seed), process)
+        worker = Worker(
+            dolmen.open(url), Journal(file, process), random.Random(seed), process, is_checked=not unchecked
+        )
         for _ in range(calls):
             worker.call()
 
@@ -89,8 +91,11 @@ def run(url: str, process: str, calls: int, seed: int, journal: str, unchecked: 
 class Worker:
     """One process at work."""
 
-    def __init__(self, db: Database, journal: Journal, rng: random.Random, process: str) -> None:
+    def __init__(
+        self, db: Database, journal: Journal, rng: random.Random, process: str, *, is_checked: bool = True
+    ) -> None:
         self._db, self._journal, self._rng, self._process = db, journal, rng, process
+        self._is_checked = is_checked  # whether the engine looks at what a transaction has read
         self._actions: list[Callable[[], None]] = [
             *[self.transfer] * 4,
             *[self.skew] * 2,
@@ -197,7 +202,8 @@ class Worker:
                 f"WHEN NOT MATCHED THEN INSERT VALUES (s.key, least, '{call}') RETURNING r.key, r.balance, r.call",
             )
             assert set(new) == {one, other}
-            assert {balance for balance, _ in new.values()} == {min(balance for balance, _ in found.values())}
+            if self._is_checked:
+                assert {balance for balance, _ in new.values()} == {min(balance for balance, _ in found.values())}
             return [*_steps("r", "accounts", found), *_steps("w", "registers", new)]
 
         self._transact(merge)
