@@ -64,7 +64,7 @@ class DuckLake(Peer):
 
     def create(self, schema: pa.Schema, key: str) -> None:
         self.open()
-        columns = ", ".join(f"{field.name} {_TYPES[str(field.type)]}" for field in schema)
+        columns = ", ".join(f'"{field.name}" {_TYPES[str(field.type)]}' for field in schema)
         self._connection.execute(f"CREATE TABLE lake.events ({columns})")
 
     def append(self, rows: pa.Table) -> None:
@@ -76,7 +76,8 @@ class DuckLake(Peer):
         self._connection.unregister("given")
 
     def sums(self, low: int | None = None, high: int | None = None, by: str = "id") -> Sums:
-        query = f"SELECT count(*), sum(user_id), sum(amount) FROM lake.events{sql_range(low, high, by)}"
+        where = sql_range(low, high, f'"{by}"')  # some names of columns are keywords
+        query = f"SELECT count(*), sum(user_id), sum(amount) FROM lake.events{where}"
         [(rows, users, amount)] = self._connection.execute(query).fetchall()
         return Sums(rows, users or 0, amount or 0.0)
 

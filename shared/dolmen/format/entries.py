@@ -19,7 +19,7 @@ from dolmen.format.types import Json, Plain, from_json, to_json
 UNSTAMPED = 0
 
 
-class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class ColumnStats(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
     """Bounds of one column in one data file, as ``[min, max, nulls, nans]``."""
 
     min: Json = None  # least value in JSON form (format/types.py), or a lower bound of it; None = unknown or no value
@@ -37,7 +37,7 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
     crc32: int
 
 
-class Vector(msgspec.Struct, frozen=True):
+class Vector(msgspec.Struct, frozen=True, gc=False):
     """A data file's deletion vector: portable Roaring bytes in a ``.del`` object, with its number of positions."""
 
     object: str
@@ -47,7 +47,7 @@ class Vector(msgspec.Struct, frozen=True):
     cardinality: int
 
 
-class ConstantColumn(msgspec.Struct, frozen=True, array_like=True):
+class ConstantColumn(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The value of a column in all rows of a file: the type that the column had, and the value's JSON form in it."""
 
     type: str
@@ -133,7 +133,7 @@ def least_erasing(timestamps: Iterable[int]) -> int:
     return min((ts for ts in timestamps if ts), default=0)
 
 
-class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="where"):
+class WhereTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag="where"):
     """Hides the rows for which a predicate is TRUE, in files with ``applied_through`` < ``ts``."""
 
     columns: tuple[int, ...]

@@ -134,7 +134,7 @@ SegmentKind: TypeAlias = Literal[
 ]
 
 
-class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+class Segment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Entries that have left the manifest's inline tail, in an object of their own: see "Segments" in docs/format.md.
 
     Bounds and sums of files count removed files too.
@@ -180,7 +180,7 @@ class Released(msgspec.Struct, frozen=True, omit_defaults=True):
                 check_reference(key, holder)
 
 
-class AppliedId(msgspec.Struct, frozen=True):
+class AppliedId(msgspec.Struct, frozen=True, gc=False):
     """An event or request that was applied: its id, the digest of its content, and the version that did it."""
 
     id: str
@@ -188,7 +188,7 @@ class AppliedId(msgspec.Struct, frozen=True):
     version: int
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class Mark(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The greatest sequence of a table's changes at a time: ``[ts, greatest]``, with a commit timestamp."""
 
     ts: int
