@@ -74,6 +74,7 @@ PLACES = {
 PRICES = {
     "append": ("one large append", "files are synced before a commit, and each column chunk has a checksum"),
     "scan": ("sums of a table without deletes", "each column chunk is compared with its checksum"),
+    "clustered": ("a filter on one of two clustered columns", "rows are clustered by both columns alike"),
     "deleted": (
         "sums after deletes",
         "a delete reads and writes no rows, so scans compare keys until `resolve` has run",
