@@ -1,4 +1,4 @@
-"""``python -m bench.cold_start``: processor time of each function from its start to its first commit, by part.
+"""``python -m bench.cold_start``: processor time of each function from its start to the end of its first event.
 
 Each is a new process on a real S3 server (MinIO, or ministack where that is not installed). Beside it runs one that
 imports pyarrow and boto3, and makes a client of S3. All take turns; the least of the rounds is shown.

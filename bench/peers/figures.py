@@ -96,7 +96,7 @@ PRICES = {
         "each look-up reads the pointer, and pages are compared with checksums",
     ),
 }
-"""What is compared, and which promise it pays for, by kind."""
+"""By kind: what is compared, and the promise that costs the time."""
 
 COMMITS = ("commit", "adopt", "open")
 """Kinds in which plain Parquet is not compared, because it has no commits."""

@@ -64,6 +64,16 @@ def ids(table: Any, where: Any = None) -> list[int]:
     return found
 
 
+def test_a_tuple_with_null_finds_the_rows_that_duckdb_finds(people: Table) -> None:
+    where = "(id, name) IN ((1, 'Ada'), (2, NULL), (4, NULL))"
+    assert ids(people, where) == [1, 4]
+    assert ids(people, f"NOT ({where})") == [2, 3]
+    with pytest.raises(PredicateError, match="not NULL"):
+        people.delete(where, mode="tombstone")
+    people.delete(where)
+    assert ids(people) == [2, 3]
+
+
 def random_rows(rng: random.Random, count: int) -> pa.Table:
     columns = {name: pa.array([rng.choice(pool) for _ in range(count)], kind) for name, (kind, pool) in VALUES.items()}
     return pa.table({"id": pa.array(range(count), pa.int64()), **columns})

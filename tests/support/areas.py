@@ -89,7 +89,7 @@ def areas() -> tuple[str, ...]:
 
 
 def paths_of(names: list[str]) -> list[str]:
-    """What is run for some areas, or modules of tests, which are named by their paths.
+    """The paths of the tests of some areas, and of modules that are named by their paths.
 
     Raises:
         ValueError: for a name that is none; it says which there are.

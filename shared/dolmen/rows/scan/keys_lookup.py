@@ -3,10 +3,10 @@
 Tuples of any types are looked up as 64-bit codes. The code of one integer-like column is its value: equal codes are
 equal values. All other codes are hashes of the whole content, so that keys of equal codes have to be compared.
 
-Few keys are compared with every row. For more keys in memory a prefilter, a table of 4 to 8 bytes a key, tests all
-rows; the few rows that pass are looked up in the sorted keys. Both are several times faster than
+Few keys are compared with every row. For more keys a prefilter in memory tests all rows: 4 to 8 bytes a key, or 1 to 2
+if the keys are in a file. The few rows that pass are looked up in the sorted keys. Both are several times faster than
 ``pyarrow.compute.is_in``, which builds a hash table for every row group; it is used for few text keys, where it costs
-less than the codes of all rows. Keys in a file are read in the order of the rows' codes, as a row group needs them.
+less than the codes of all rows. Keys in a file are read in the order of the codes of the rows that passed.
 """
 
 from __future__ import annotations

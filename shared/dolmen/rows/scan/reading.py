@@ -272,7 +272,7 @@ class PlanReader:
     ) -> Iterator[R]:
         """Yields the results of ``work`` in order. It may read the columns ``ids``, and runs for several row groups.
 
-        ``join`` makes fewer results of those of small row groups that are decoded together.
+        ``join`` combines the results of small row groups that are decoded together.
         """
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
