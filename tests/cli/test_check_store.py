@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dolmen.base.runtime import Runtime
+from dolmen.service.check_store import contract
 from dolmen.service.check_store.check_run import CHECKS, CheckOutcome, Site, check_store
 from dolmen.service.check_store.contract import Check, Load, Sandbox
 from dolmen.store import MemoryStore, open_store
@@ -167,6 +169,25 @@ def test_threads_of_an_interrupted_check_write_nothing_any_more() -> None:
     store.delete([str(number) for number in range(4)])
     time.sleep(0.05)
     assert list(store.list("")) == []
+
+
+def test_no_thread_works_when_the_start_of_the_last_one_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InterruptedExecutor(ThreadPoolExecutor):
+        started = 0
+
+        def submit(self, *arguments: Any, **named: Any) -> Any:
+            future = super().submit(*arguments, **named)
+            self.started += 1
+            if self.started == 4:
+                raise KeyboardInterrupt
+            return future
+
+    monkeypatch.setattr(contract, "ThreadPoolExecutor", InterruptedExecutor)
+    store = MemoryStore(shared_bucket("memory://interrupted-start"), Runtime())
+    called: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox(store, lambda _: store, lambda function: None).run_threads(called.append, 4)
+    assert called == []
 
 
 class Forgetful(MemoryStore):

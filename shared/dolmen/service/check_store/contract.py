@@ -71,12 +71,24 @@ class Sandbox:
 
         No thread goes on when the caller is interrupted: it would write to a store that is being cleared.
         """
+        all_started = Event()
+
+        def call(number: int) -> R:
+            # The pool does not wait for a thread whose start was interrupted, which must do nothing then.
+            all_started.wait()
+            self.raise_if_stopped()
+            return function(number)
+
         with ThreadPoolExecutor(count) as pool:
             try:
-                return list(pool.map(function, range(count)))
+                results = pool.map(call, range(count))
+                all_started.set()
+                return list(results)
             except BaseException:
                 self.stopped.set()
                 raise
+            finally:
+                all_started.set()
 
     def raise_if_stopped(self) -> None:
         """Ends a long-running thread that the check no longer waits for."""
