@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAPPINGS = {
     "dolmen.format.types:FROM_JSON": "plain",
     "dolmen.predicate.domains:Domain": "domain",
-    "dolmen.rows.scan.keys_lookup:WORDS": "codes",
+    "dolmen.rows.scan.key_codes:WORDS": "codes",
     "dolmen.rows.scan.engines.dataframes:LITERALS": "polars",
     "dolmen.ingest.formats.cells:PARSERS": "text",
     "dolmen.ingest.formats.export:WRITERS": "text",

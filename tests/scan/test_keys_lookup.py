@@ -20,7 +20,8 @@ from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import Mask, to_plain
 from dolmen.predicate.prune import StatsVerdict
-from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples, codes, is_exact
+from dolmen.rows.scan.key_codes import codes, is_exact
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.scan_deletes import KeysGathering
 from support.random_tables import FLAT, random_column
 

@@ -66,7 +66,7 @@ class ColumnType(Struct, frozen=True, eq=False):
     family: str = "nested"  # the word by which conversions of data frames tell types apart
     text: TextKind | None = None  # kind of grammar by which text says a value; None if text cannot say it
     json: JsonKind | None = None  # how JSON says a value; None if JSON cannot say it
-    # how ``scan.keys_lookup`` makes 64-bit codes of values; None for a type that cannot be in a key
+    # how ``scan.key_codes`` makes 64-bit codes of values; None for a type that cannot be in a key
     codes: CodesKind | None = None
     key_encoding: str | None = None  # the Parquet encoding of lists of keys; None for Parquet's plain one
     # the integer type with the same bits, where plain values are integers but stored ones are not

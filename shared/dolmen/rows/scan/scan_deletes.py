@@ -33,7 +33,8 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import days_to_timestamps
 from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.data_objects import Pending, Range, coalesce
-from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
+from dolmen.rows.scan.key_codes import Int64s
+from dolmen.rows.scan.keys_lookup import KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.store.cache import CacheKey, ObjectCache
 
