@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dolmen.entries.index.pages import LONGEST_KEY, KeyEncoding, as_matrix, key_order
+from dolmen.entries.index.key_encoding import LONGEST_KEY, KeyEncoding, as_matrix, key_order
 from dolmen.errors import InputError
 
 TEXTS = st.text(st.sampled_from("\0\x01aé\U0010ffff"), max_size=6)

@@ -14,7 +14,8 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.entries.index import pages, table_index
-from dolmen.entries.index.pages import KeyEncoding, LeafPage, key_order
+from dolmen.entries.index.key_encoding import KeyEncoding, key_order
+from dolmen.entries.index.pages import LeafPage
 from dolmen.entries.index.table_index import IndexHead, IndexReader, write_part
 from dolmen.errors import CorruptionError
 from dolmen.format.chunk_locations import ChunkLocations

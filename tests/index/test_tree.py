@@ -16,18 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dolmen.entries.index import pages
-from dolmen.entries.index.pages import (
-    Addresses,
-    InnerPage,
-    KeyEncoding,
-    Keys,
-    LeafPage,
-    PageRef,
-    Tree,
-    TreeWriter,
-    decode_page,
-    no_keys,
-)
+from dolmen.entries.index.key_encoding import KeyEncoding, Keys, no_keys
+from dolmen.entries.index.pages import Addresses, InnerPage, LeafPage, PageRef, Tree, TreeWriter, decode_page
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
 from support.trees import find
 

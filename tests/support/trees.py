@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.entries.index.pages import Addresses, Keys, Tree, find_all
+from dolmen.entries.index.key_encoding import Keys
+from dolmen.entries.index.pages import Addresses, Tree, find_all
 
 
 def find(tree: Tree, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Addresses]]:

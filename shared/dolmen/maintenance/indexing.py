@@ -20,7 +20,8 @@ from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
-from dolmen.entries.index.pages import Addresses, KeyEncoding, Keys, LeafPage
+from dolmen.entries.index.key_encoding import KeyEncoding, Keys
+from dolmen.entries.index.pages import Addresses, LeafPage
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
 from dolmen.entries.index.table_index import MOST_CHUNKS, IndexReader, OpenPart, encoding_of, write_part
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps

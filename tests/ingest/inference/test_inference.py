@@ -21,7 +21,8 @@ from dolmen.errors import InputError, LimitError
 from dolmen.format.dialect import STRICT
 from dolmen.ingest.formats.formats import read
 from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
-from dolmen.ingest.inference.inference import SAMPLE_BYTES, Inference, infer_file
+from dolmen.ingest.inference.inference import Inference, infer_file
+from dolmen.ingest.inference.sampled_file import SAMPLE_BYTES
 from dolmen.store import open_store
 from dolmen.store.input import READ_AHEAD_BYTES
 

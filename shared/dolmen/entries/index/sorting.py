@@ -13,7 +13,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base.units import MIB
-from dolmen.entries.index.pages import Addresses, KeyEncoding, Keys, LeafPage, key_order, no_keys
+from dolmen.entries.index.key_encoding import KeyEncoding, Keys, key_order, no_keys
+from dolmen.entries.index.pages import Addresses, LeafPage
 
 RUN_BYTES = 64 * MIB  # entries that are sorted at once
 

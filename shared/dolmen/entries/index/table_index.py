@@ -22,17 +22,8 @@ from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import KIB, MIB
-from dolmen.entries.index.pages import (
-    KeyEncoding,
-    Keys,
-    LeafPage,
-    Page,
-    PageRef,
-    Tree,
-    TreeWriter,
-    decode_page,
-    find_all,
-)
+from dolmen.entries.index.key_encoding import KeyEncoding, Keys
+from dolmen.entries.index.pages import LeafPage, Page, PageRef, Tree, TreeWriter, decode_page, find_all
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.chunk_locations import ChunkLocations

@@ -15,7 +15,8 @@ from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_option
 from dolmen.format.ingest_properties import FORMATS
 from dolmen.ingest.formats.source_file import RewindableFile, SourceFile
 from dolmen.ingest.inference.candidate import Candidate, describe, format_name
-from dolmen.ingest.inference.inference import ONE_FIELD, SampledFile
+from dolmen.ingest.inference.inference import ONE_FIELD
+from dolmen.ingest.inference.sampled_file import SampledFile
 
 _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 

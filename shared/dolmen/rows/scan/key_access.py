@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from dolmen.base.units import KIB
 from dolmen.commit.head import Context
-from dolmen.entries.index.pages import Keys, key_order
+from dolmen.entries.index.key_encoding import Keys, key_order
 from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of, expected_cost
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.entries.segments.tombstone_judge import FileTombstones

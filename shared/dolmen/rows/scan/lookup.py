@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from dolmen.base import pc
 from dolmen.base.records import replace
-from dolmen.entries.index.pages import KeyEncoding, key_order
-from dolmen.entries.index.pages import Keys as EncodedKeys
+from dolmen.entries.index.key_encoding import KeyEncoding, key_order
+from dolmen.entries.index.key_encoding import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
 from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of
 from dolmen.entries.segments.segment_reader import FetchTally
