@@ -291,7 +291,7 @@ REQUEST = RetryPolicy(6)  # a small object or message. A throttled or unreachabl
 READ = RetryPolicy(8)
 """A GET or HEAD on S3. It is harmless to repeat, and a scan that fails loses all that it has read."""
 POINTER_PUT = RetryPolicy(8)
-"""A PUT of the pointer that certainly did not land. A failure repeats the whole commit, so more attempts pay."""
+"""The PUT of a pointer that has not moved since. A failure repeats the whole commit, so more attempts pay."""
 POINTER_READ = RetryPolicy(3, base_seconds=0)
 """A GET of the pointer, then of its manifest. Garbage collection may delete the manifest in between, which takes longer
 than a retention: twice is already improbable, so a third time is damage."""
@@ -307,7 +307,7 @@ CURSOR_OPENING = RetryPolicy(10)  # the first opening of a cursor, while another
 NEW_COLUMNS = RetryPolicy(20)
 """Adding a DataFrame's new columns. Many Spark jobs may start together and add the same ones."""
 FENCE = RetryPolicy(10)
-"""Moving the fence. Only another collection, or a change of tags or settings, conflicts with it."""
+"""Moving the fence. Only another collection, or a change of settings, conflicts with it."""
 RECEIPT = RetryPolicy(10)  # replacing an erasure's receipt, to which several functions may add at once
 EXPIRY = RetryPolicy(5, base_seconds=0)
 """Expiring rows by ``ttl``. A table was dropped, or its setting changed, since it was read."""

@@ -89,7 +89,7 @@ class NamesDependency(Struct, frozen=True):
 
     seen: frozenset[str]
     among: frozenset[str] | None = None
-    uuid = "*"  # matches no table, so ``Change.without_requests`` never finds that a removed request changed this one
+    uuid = "*"  # no table's uuid, so that ``Change.without_requests`` never finds it among the changed tables
 
     @property
     def name(self) -> str:

@@ -45,7 +45,7 @@ class Committed(Struct, frozen=True):
     # the version that the change became, with others or alone; None if there was nothing left to apply
     manifest: Manifest | None
     already: dict[str, int]  # the versions of requests that were applied before and left out, by request id
-    attempts: int  # how often the pointer was put
+    attempts: int  # attempts to replace the pointer; each of them may send its PUT several times
     # effects, change: of this change alone, even if the version has others, too
     effects: Effects | None = None
     change: Change | None = None
@@ -81,7 +81,7 @@ class Member:
     number: int = 0  # its place in the queue, set by ``CommitQueue.join``
     # its requests that committed versions had applied, with these versions
     already: dict[str, int] = field(default_factory=dict)
-    attempts: int = 0  # how often the pointer was put for it
+    attempts: int = 0  # as in ``Committed``
     outcome: Committed | Error | None = None
 
     def result(self) -> Committed:
@@ -388,7 +388,7 @@ class Leader:
 def _swap_pointer(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
     """Puts the pointer. Returns its new ETag, or None if another commit or a turn certainly came first.
 
-    The ETag is "" if the commit landed, and the pointer was replaced again since.
+    It returns "" if only readback shows that the commit landed: the pointer may have moved on since.
     """
     pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
     unknown, refusal = "", "the store reports that the pointer changed, but still shows the old one"

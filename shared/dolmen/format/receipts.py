@@ -76,18 +76,16 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     format_version: int
     id: str
     ts: int = 0
-    # version, rewritten_version, forgotten_version, gone_version: the first versions that do not show the rows, have
-    # them in no file, do not list the erasure, and when no object has the rows any more
-    version: int = 0
+    version: int = 0  # the first version that does not show the rows
     requested_at: int = 0
     due_at: int = 0
     tables: tuple[ErasedFrom, ...] = ()
     files: tuple[ErasedFile, ...] = ()
     tags: tuple[str, ...] = ()
-    rewritten_version: int = 0
+    rewritten_version: int = 0  # the first version without a file that contains the rows
     rewritten_at: int = 0
-    forgotten_version: int = 0
-    gone_version: int = 0
+    forgotten_version: int = 0  # the first version that no longer lists the erasure
+    gone_version: int = 0  # the newest version when no object contained the rows any more
     gone_at: int = 0
     # the older versions of objects that the bucket itself kept then; None if that is not known
     noncurrent: Remains | None = None

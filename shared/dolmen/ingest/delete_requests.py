@@ -38,7 +38,7 @@ MAX_ID_LENGTH = 256
 MAX_NESTING = 8  # how deep lists and objects may be nested; a valid request needs six levels
 MAX_DIGITS = 400  # the most digits of a number: more than any column holds
 RequestMode: TypeAlias = Literal["tombstone", "positions"]
-"""How a request deletes: its predicate can be stored in any case."""
+"""How a request deletes. There is no "auto": a request has a predicate or keys, which a tombstone can always hold."""
 
 _TABLE_MEMBERS = frozenset({"table", "where", "keys", "on", "mode"})
 _REQUEST_MEMBERS = frozenset({"tables", "request_id"})

@@ -1,8 +1,7 @@
 """Object stores: one small Protocol, with S3, directories and memory behind it. It knows nothing of tables.
 
 A conditional put has three outcomes: stored, refused, or unknown.
-It imports only ``dolmen.errors``, ``dolmen.base.runtime`` and ``dolmen.base.units``. Only ``dolmen.store.s3`` may
-import boto3.
+It imports only ``dolmen.errors`` and ``dolmen.base``. Only ``dolmen.store.s3`` may import botocore.
 Begin with ``dolmen.store.base``; ``dolmen.store.memory`` is the shortest implementation.
 """
 

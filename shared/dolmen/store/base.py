@@ -241,8 +241,8 @@ class ObjectStore(Protocol):
         """Creates the object if the key is free (If-None-Match: *), or replaces exactly the one with ETag ``if_match``.
 
         A response that proves that nothing landed (409, refused connection) is retried inside and in the end raised as
-        StoreUnavailableError; a put with an unknown outcome is never sent twice. ``if_match`` on an absent key is
-        PreconditionFailed.
+        StoreUnavailableError. A put with an unknown outcome is returned as such, and not repeated: the caller decides.
+        ``if_match`` on an absent key is PreconditionFailed.
         """
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:

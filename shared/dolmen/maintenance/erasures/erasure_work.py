@@ -206,7 +206,7 @@ def note_erased_files(
 
 
 def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that will leave the list, or lose tags, with the next commit."""
+    """Writes the receipts of erasures that the next commit takes off the list, or whose tagged versions it removes."""
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     leaving_ids = {erasure.id for erasure in work.leaving}
 

@@ -1,6 +1,6 @@
 """The mark: finds the keys of all objects that some readable version needs.
 
-A *tree* is a segment that was released with all objects that it names, as a dropped table's are. Other processes may
+A *tree* is a segment that was released with all objects that it names, for example one of a dropped table. Other processes may
 compute parts of the mark: a part always yields the same keys for the same manifest.
 """
 

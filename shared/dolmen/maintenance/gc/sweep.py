@@ -85,8 +85,10 @@ def directories(store: ObjectStore, kind: str) -> Iterator[str]:
 
 
 def sweep_cutoff(orphan_cutoff: int) -> int:
-    """The full hour before which an orphan must have been modified last to be deleted, once the fence (see
-    ``dolmen.maintenance.gc.collection``) is at ``orphan_cutoff``."""
+    """The full hour before which orphans must have been last modified to be deleted.
+
+    ``orphan_cutoff``: the time at which the fence is: see ``dolmen.maintenance.gc.collection``.
+    """
     return max(0, hour_floor(orphan_cutoff - SLACK_US))
 
 

@@ -1,4 +1,4 @@
-"""Lookups of keys: all keys tombstones over one tuple of columns, as value -> greatest timestamp that deletes it.
+"""Lookups of deleted keys. A lookup has the keys of all tombstones over the same columns, each with its latest delete.
 
 Tuples of any types are looked up by their codes (``key_codes``). Values are compared where equal codes may be those of
 different values.

@@ -26,8 +26,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Invoca
 from dolmen.transactions.transaction import Transaction
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
-"""How much of the data files is searched for erased rows after an erasure: this many bytes for each second that
-``HalfTimeDeadline.seconds`` gives, which is half of the invocation's time."""
+"""How many bytes of data files are searched for erased rows, for each second of ``HalfTimeDeadline.seconds``."""
 
 
 def delete_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:

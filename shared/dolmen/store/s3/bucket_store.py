@@ -302,7 +302,7 @@ class S3Store:
 
         Raises:
             RangeEndedError: the range begins after the object's end.
-            Error: as ``failures.translated`` says; StoreUnavailableError when no attempt had a response.
+            Error: as ``failures.translate`` says; StoreUnavailableError when no attempt had a response.
         """
         for attempt in attempts(self.runtime, READ):
             try:
