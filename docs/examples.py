@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.format.delete_object import read_footer
+from dolmen.format.del_object import read_footer
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
 PAGE = Path(__file__).with_name("format.md")

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.units import GIB, count_text, named_count_text
-from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, job_status, print_json, print_rows
+from dolmen.cli.run import run_job
 from dolmen.commit.head import context_of
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted

@@ -11,9 +11,9 @@ import typer
 
 import dolmen
 from dolmen.base.units import count_text
-from dolmen.cli.commands import run_job
 from dolmen.cli.options import At, DatabaseUrl, Json, Tag, Version, moment_of, snapshot_of
 from dolmen.cli.output import console, print_json
+from dolmen.cli.run import run_job
 from dolmen.spark.file_export import Format, export
 from dolmen.spark.sessions import job_session
 

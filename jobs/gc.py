@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 import dolmen
-from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, job_status, print_json
+from dolmen.cli.run import run_job
 from dolmen.commit.head import context_of
 from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.round import facts_of

@@ -13,10 +13,10 @@ import typer
 
 import dolmen
 from dolmen.base.units import count_text, parse_size
-from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, job_status, print_json, print_rows
+from dolmen.cli.run import run_job
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.drops.announce_files import DropSource

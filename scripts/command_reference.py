@@ -14,8 +14,8 @@ from typing import Any
 
 import typer.main
 
-from dolmen.cli.commands import command_line
 from dolmen.cli.options import EXAMPLES
+from dolmen.cli.run import command_line
 from dolmen_simulator.command import app as simulator
 
 _KINDS = {str: "text", int: "number", float: "number", list[str]: "text, repeatable", Path: "path"}

@@ -25,7 +25,7 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.layout import POINTER
-from dolmen.rows.scan import lookup
+from dolmen.rows.scan import rows_by_key
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
 from dolmen.transactions import row_statements
@@ -396,7 +396,7 @@ def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.Monk
     monkeypatch.setattr(row_statements, "BUFFER_BYTES", held)
     monkeypatch.setattr(row_statements, "KeyRuns", lambda schema: KeyRuns(schema, run_bytes=4_000))
     monkeypatch.setattr(sorting, "_BLOCK_ROWS", 300)
-    monkeypatch.setattr(lookup, "MOST_LISTED_KEYS", 100)
+    monkeypatch.setattr(rows_by_key, "MOST_LISTED_KEYS", 100)
     world = World()
     source = np.random.default_rng(7)
     ids = source.permutation(20_000)

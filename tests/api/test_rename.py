@@ -23,7 +23,7 @@ from dolmen.maintenance.gc.sweep import hour_prefix
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import maintain
 from dolmen.store.memory import MemoryBucket
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen_simulator.counting import CountingStore
 from support.aging import DEFAULTS, Place, rows
 from support.aging import SCHEMA as NUMBERS

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dolmen.cli import commands
+from dolmen.cli import run
 from dolmen.cli.output import Stop, stopping_at_interrupt
 
 SIGNAL_AT_EACH_LINE = """
@@ -92,9 +92,9 @@ def test_it_may_come_while_a_module_is_imported(monkeypatch: pytest.MonkeyPatch)
     def import_command(_: str | None) -> None:
         type("Imported", (), {"name": _InterruptedWhileAClassIsMade()})
 
-    monkeypatch.setattr(commands, "command_line", import_command)
+    monkeypatch.setattr(run, "command_line", import_command)
     with pytest.raises(SystemExit) as ended:
-        commands.main()
+        run.main()
     assert ended.value.code == 130
 
 
@@ -102,6 +102,6 @@ def test_other_failures_of_the_runtime_are_told(monkeypatch: pytest.MonkeyPatch)
     def fail(_: str | None) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(commands, "command_line", fail)
+    monkeypatch.setattr(run, "command_line", fail)
     with pytest.raises(RuntimeError, match="a fault"):
-        commands.main()
+        run.main()

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 import dolmen
-from dolmen.cli.commands import command_line
 from dolmen.cli.overview import COMMANDS, help_text
+from dolmen.cli.run import command_line
 
-HEAVY = {"pyarrow", "numpy", "boto3", "typer", "rich", "msgspec", "dolmen.cli.commands"}
+HEAVY = {"pyarrow", "numpy", "boto3", "typer", "rich", "msgspec", "dolmen.cli.run"}
 
 
 def run(*arguments: str, **environment: str) -> tuple[str, set[str]]:
@@ -49,7 +49,7 @@ def test_a_shell_completes_the_same_commands_with_and_without_an_import(begun: s
     words = {"_DOLMEN_COMPLETE": "complete_bash", "COMP_WORDS": f"dolmen {begun}"}
     early, imported = run(**words, COMP_CWORD="1")
     assert imported & HEAVY == set()
-    source = "from dolmen.cli.commands import main; import sys; sys.argv[:] = ['dolmen']; main()"
+    source = "from dolmen.cli.run import main; import sys; sys.argv[:] = ['dolmen']; main()"
     typer = subprocess.run(
         [sys.executable, "-c", source],
         capture_output=True,

@@ -13,7 +13,7 @@ from dolmen.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from dolmen.format.delete_object import decode_vector
+from dolmen.format.del_object import decode_vector
 from dolmen.format.layout import Tag, manifest_key
 from dolmen.format.manifest import TableEntry
 from support.commit_world import (

@@ -23,7 +23,7 @@ from dolmen.errors import (
     TableNotFoundError,
     UnknownOutcomeError,
 )
-from dolmen.format.delete_object import decode_vector
+from dolmen.format.del_object import decode_vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Counts, TableEntry
 from dolmen.store.base import PutOutcome

@@ -25,7 +25,7 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.base import Object, ObjectInfo
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 
 _ALL = CompactionOptions(growth=1, deleted_share=0.0)
 """Whatever there is to be rewritten is rewritten."""

@@ -16,8 +16,8 @@ import pytest
 import typer
 
 from dolmen.cli import exit_codes
-from dolmen.cli.commands import COMMANDS, command_line
 from dolmen.cli.options import EXAMPLES
+from dolmen.cli.run import COMMANDS, command_line
 from dolmen_simulator.command import app as simulator
 from support.quick_command import quick_command
 
@@ -90,9 +90,9 @@ def test_every_command_is_in_the_module_that_it_is_imported_from() -> None:
 
 @pytest.mark.slow
 def test_a_command_starts_without_the_modules_of_others() -> None:
-    source = "import sys; from dolmen.cli.commands import command_line; command_line('scan'); print(*sys.modules)"
+    source = "import sys; from dolmen.cli.run import command_line; command_line('scan'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert {f"dolmen.cli.{module}" for module in COMMANDS} & set(done.stdout.split()) == {"dolmen.cli.app"}
+    assert {f"dolmen.cli.{module}" for module in COMMANDS} & set(done.stdout.split()) == {"dolmen.cli.table_data"}
 
 
 @cache

@@ -13,7 +13,7 @@ import typer.main
 import yaml
 from scripts.command_reference import reference
 
-from dolmen.cli.commands import command_line
+from dolmen.cli.run import command_line
 from dolmen_simulator.command import app as simulator
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 import dolmen
 from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
-from dolmen.cli.commands import command_line
+from dolmen.cli.run import command_line
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, LimitError
 from dolmen.iceberg.publication import IcebergPublication, publish

@@ -11,7 +11,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.cli.commands import command_line
+from dolmen.cli.run import command_line
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import debts

@@ -12,8 +12,8 @@ import dolmen
 from dolmen import Database
 from dolmen.base.records import replace
 from dolmen.commit.head import context_of
-from dolmen.iceberg.maintenance import check_publications
 from dolmen.iceberg.metadata import TableMetadata
+from dolmen.iceberg.publication_upkeep import check_publications
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

@@ -15,7 +15,7 @@ import pytest
 
 import dolmen.api.database
 from dolmen.base.runtime import Runtime
-from dolmen.cli.commands import command_line
+from dolmen.cli.run import command_line
 from dolmen.errors import InputError
 from dolmen.ingest.delete_requests import status_of
 from dolmen.ingest.queues import open_queue

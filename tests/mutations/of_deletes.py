@@ -31,14 +31,14 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
-        "rows/scan/keys_lookup.py",
+        "rows/scan/tombstone_keys.py",
         "        ts = ts[: len(firsts)] if _is_one(ts) else np.maximum.reduceat(ts, firsts)\n",
         "        ts = ts[: len(firsts)] if _is_one(ts) else np.minimum.reduceat(ts, firsts)\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",
         "of duplicates within one upsert the last wins",
-        "format/delete_object.py",
+        "format/del_object.py",
         "        last[:-1] = ~reduce(pc.and_, same).to_numpy()\n",
         "        last[1:] = ~reduce(pc.and_, same).to_numpy()\n",
     ),

@@ -36,7 +36,7 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "a hidden key counts as existing",
         "an insert compares its keys only with visible rows",
-        "rows/scan/lookup.py",
+        "rows/scan/rows_by_key.py",
         "            keep = row_mask(group, columns.read(group.tested_ids))\n",
         "            keep = None\n",
     ),
@@ -45,7 +45,7 @@ INSERTS: tuple[Mutation, ...] = (
         "files that the index does not cover are searched",
         (
             Edit(
-                "rows/scan/lookup.py",
+                "rows/scan/rows_by_key.py",
                 "(each for each in scan.files if not found.has_none_of(each))",
                 "(each for each in scan.files if not found.covered or each.file.uuid in found.rows)",
             ),

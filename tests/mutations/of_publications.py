@@ -136,7 +136,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "collection deletes needed delete files",
         "the manifests that the newest metadata names are kept, and the delete files in them",
-        "iceberg/maintenance.py",
+        "iceberg/publication_upkeep.py",
         "                needed.update(directory.key(entry.path) for entry in body.entries)\n",
         "                needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",
     ),

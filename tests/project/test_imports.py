@@ -63,7 +63,7 @@ def test_importing_dolmen_loads_no_optional_dependency() -> None:
 
 
 def test_the_command_starts_without_pandas() -> None:
-    source = "import sys, dolmen.cli.commands as c; c.command_line(); print('pandas' in sys.modules)"
+    source = "import sys, dolmen.cli.run as c; c.command_line(); print('pandas' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.delete_object import TombstoneObject, add_keys, decode_keys
+from dolmen.format.del_object import TombstoneObject, add_keys, decode_keys
 from dolmen.ingest.formats import parquet_reader
 from dolmen.ingest.formats.csv_reader import DelimitedFile
 from dolmen.ingest.formats.csv_records import Signs

@@ -13,7 +13,7 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.format.types import to_mask
 from dolmen.predicate.evaluate import matches
-from dolmen.rows.scan.lookup import where_key_in
+from dolmen.rows.scan.rows_by_key import where_key_in
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen_simulator.counting import CountingStore
 

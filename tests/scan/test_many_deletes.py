@@ -384,7 +384,7 @@ def test_suspects_of_mixed_kinds_come_oldest_first() -> None:
 
 @pytest.mark.parametrize("held", [0, 32 << 20])
 def test_keys_take_the_same_requests_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", held)
+    monkeypatch.setattr("dolmen.rows.scan.load_deletes.MEMORY_BYTES", held)
     world = World(runtime=Runtime(threads=4))
     world.create(pa.table({"k": range(20_000), "s": [f"{n:05}" for n in range(20_000)]}), group_rows=2_000)
     for number in range(5):

@@ -15,7 +15,7 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan.reading import RowGroupColumns
+from dolmen.rows.scan.plan_reader import RowGroupColumns
 from dolmen.rows.scan.row_groups import RowGroup
 from dolmen.rows.scan.scan import plan_of, reader_of
 from dolmen.store.base import Object

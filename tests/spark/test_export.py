@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.cli.commands import run_job
+from dolmen.cli.run import run_job
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.spark.file_export import FORMATS, Format, export

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen import Database
-from dolmen.cli.commands import run_job
+from dolmen.cli.run import run_job
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.format.manifest import Segment

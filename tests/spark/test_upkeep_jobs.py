@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen import Database
-from dolmen.cli.commands import run_job
+from dolmen.cli.run import run_job
 from dolmen.rows.scan.scan import plan_of
 from support.killed_streams import Kill
 

@@ -26,8 +26,8 @@ import dolmen
 from dolmen import Database
 from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan import key_access
-from dolmen.rows.scan.key_access import FilterUse
+from dolmen.rows.scan import access_path
+from dolmen.rows.scan.access_path import FilterUse
 from dolmen.store.memory import MemoryStore
 from support.oracle import connect_oracle
 
@@ -366,8 +366,8 @@ def literal(value: Any) -> str:
 
 def ask_all_filters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lets scans ask every Bloom filter that can be asked, and lists how many files each answer excludes."""
-    monkeypatch.setattr(key_access, "REQUEST_BYTES", -(1 << 40))
-    monkeypatch.setattr(key_access, "_LEAST_EXCLUDED_SHARE", -1.0)
+    monkeypatch.setattr(access_path, "REQUEST_BYTES", -(1 << 40))
+    monkeypatch.setattr(access_path, "_LEAST_EXCLUDED_SHARE", -1.0)
     excluded: list[int] = []
     plain = FilterUse.judge
 

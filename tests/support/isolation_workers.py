@@ -21,7 +21,7 @@ from dolmen.commit.change import RowsDependency
 from dolmen.errors import ConflictError, RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.rows.scan.engines.sql import SqlResult
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from support.porcupine import RecordedTransaction, Step
 
 PAIR = pa.schema([pa.field("key", pa.int64(), nullable=False), ("balance", pa.int64()), ("call", pa.string())])

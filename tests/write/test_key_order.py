@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dolmen.format import delete_object
-from dolmen.format.delete_object import distinct_keys, last_of_equals, order_of
+from dolmen.format import del_object
+from dolmen.format.del_object import distinct_keys, last_of_equals, order_of
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 
@@ -43,7 +43,7 @@ def empty(rng: random.Random) -> str:
 
 @pytest.fixture(autouse=True)
 def every_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delete_object, "_MANY", 0)
+    monkeypatch.setattr(del_object, "_MANY", 0)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])

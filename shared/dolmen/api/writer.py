@@ -31,7 +31,7 @@ from dolmen.errors import (
     StaleWriterError,
     short_repr,
 )
-from dolmen.format.delete_object import Keys
+from dolmen.format.del_object import Keys
 from dolmen.format.evolution import check_written_under, same_column, with_constraints
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, own_names

@@ -84,7 +84,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         ),
         "verify": "Check that all objects exist and are correct. Exit code 7 if something is damaged or missing.",
     },
-    "app": {
+    "table_data": {
         "create": "Create a table from a list of columns, or with the columns of a file.",
         "append": "Add the rows of files, all in one commit.",
         "delete": "Delete rows by predicate or by keys.",

@@ -21,7 +21,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.entries.segments.segment_reader import SegmentReader, fetch_deletes, read_blob
 from dolmen.errors import Error, LimitError
-from dolmen.format.delete_object import (
+from dolmen.format.del_object import (
     Keys,
     TombstoneObject,
     add_keys,

@@ -28,13 +28,13 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
-from dolmen.format.delete_object import encode_vector
+from dolmen.format.del_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
-from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
+from dolmen.rows.scan.load_deletes import BlobReader, load_deletes
+from dolmen.rows.scan.plan_reader import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import Deletes, FilePlan, RowGroup, row_groups
-from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 _AT_ONCE = 1_000  # the most vectors that are fetched at once
 

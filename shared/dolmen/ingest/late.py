@@ -28,7 +28,7 @@ from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import Mask, to_boolean_array
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
-from dolmen.rows.scan.scan_deletes import ErasureMatcher
+from dolmen.rows.scan.load_deletes import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
 
 

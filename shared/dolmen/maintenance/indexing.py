@@ -34,7 +34,7 @@ from dolmen.format.properties import has_index
 from dolmen.format.types import to_mask
 from dolmen.maintenance.segment_merging import size_tier
 from dolmen.rows.scan.data_objects import cut_by_size
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 

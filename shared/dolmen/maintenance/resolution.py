@@ -27,10 +27,10 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_work import note_erased_files
 from dolmen.maintenance.unresolved import ErasureMatches, UnresolvedDeletes, files_behind
+from dolmen.rows.scan.access_path import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.data_objects import cut_by_size, local_path
-from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
+from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB  # A call stops after reading about this many bytes, whatever its deadline

@@ -18,10 +18,10 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_boolean_array, to_mask
 from dolmen.predicate.evaluate import matches
 from dolmen.predicate.prune import StatsVerdict
-from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.reading import RowGroupColumns
+from dolmen.rows.scan.load_deletes import BlobReader, load_deletes
+from dolmen.rows.scan.plan_reader import RowGroupColumns
 from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, narrow_absent
-from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
+from dolmen.rows.scan.tombstone_keys import KeysLookup, Tuples
 
 
 class UnresolvedDeletes:

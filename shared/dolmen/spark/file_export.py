@@ -25,7 +25,7 @@ from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import active_session, check_readable, check_session
 from dolmen.spark.tasks import Py4JJavaError
 from dolmen.store.base import own_name, scheme_of, unquoted_url
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")

@@ -14,7 +14,7 @@ from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, RetryableError, short_repr
 from dolmen.spark.tasks import is_remote
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 
 T = TypeVar("T")
 CONNECT_SECONDS = 3.0  # how long a master may take to accept each connection

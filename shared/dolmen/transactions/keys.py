@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError, SchemaError, short_repr
-from dolmen.format.delete_object import Keys, keys_from_arrow
+from dolmen.format.del_object import Keys, keys_from_arrow
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import can_be_key, short_type

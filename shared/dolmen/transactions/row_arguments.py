@@ -13,7 +13,7 @@ from dolmen.commit.head import Context
 from dolmen.commit.uploads import keys_in
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.column_history import with_field_ids
-from dolmen.format.delete_object import Keys
+from dolmen.format.del_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, own_names
 from dolmen.format.types import to_mask
@@ -21,7 +21,7 @@ from dolmen.predicate.ast import Predicate, columns, to_json
 from dolmen.predicate.evaluate import matches
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.scan.conditions import SqlCondition, read_condition, read_predicate
-from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
+from dolmen.rows.scan.load_deletes import ErasedRowsFilter
 from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest

@@ -22,7 +22,7 @@ from dolmen.commit.uploads import MAX_KEYS, LateIntent, PendingUploads, record_k
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
-from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_not_null
+from dolmen.format.del_object import Keys, TombstoneObject, add_keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import AddColumn
 from dolmen.format.layout import tombstone_key
@@ -33,8 +33,8 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.predicate.text import plain_text
 from dolmen.rows.scan.conditions import Condition, SqlCondition, columns_of, implied_by, read_condition
-from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
+from dolmen.rows.scan.rows_by_key import existing_keys
 from dolmen.rows.scan.scan import Scan, matching_positions, rows_with_positions
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest

@@ -25,7 +25,7 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.constraints import add_check, add_primary_key, set_not_null
 from dolmen.transactions.merge.clauses import Expression
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.row_statements import TableChange
 
 CommitT = TypeVar("CommitT")

@@ -24,7 +24,7 @@ from dolmen.rows.changes.feed import ChangeFeed
 from dolmen.rows.scan.conditions import read_predicate
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:

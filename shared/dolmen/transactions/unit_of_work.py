@@ -37,7 +37,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Segment, TableEffect, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate.ast import Predicate
-from dolmen.rows.scan.scan_deletes import ErasedRowsFilter, ErasureMatcher
+from dolmen.rows.scan.load_deletes import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 
 

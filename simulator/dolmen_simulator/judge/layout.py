@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.store.memory import MemoryBucket
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen_simulator.judge.never import Never, ViolationError
 
 _TERM = re.compile(r"(?:(bucket|truncate|hour)(?:\[(\d+)\])?\()?(\w+)\)?")

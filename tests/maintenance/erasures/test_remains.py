@@ -11,7 +11,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.format.receipts import Remains
-from dolmen.maintenance.erasures.receipts import noncurrent_remains, outside_remains
+from dolmen.maintenance.erasures.erasure_receipts import noncurrent_remains, outside_remains
 from dolmen.store import open_store
 
 VERSION = """<Version><Key>manifest/v1</Key><VersionId>{id}</VersionId><IsLatest>{latest}</IsLatest>

@@ -13,7 +13,7 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.format.delete_object import decode_vector
+from dolmen.format.del_object import decode_vector
 from dolmen.format.manifest import Counts
 from dolmen.maintenance import resolution
 from dolmen.maintenance.resolution import Resolved, resolve

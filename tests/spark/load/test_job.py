@@ -15,8 +15,8 @@ from jobs.load import main
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import SPARK_FAILED
+from dolmen.cli.run import run_job
 from dolmen.errors import StoreUnavailableError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.ingest.drops.ingest_drops import ingest_drops

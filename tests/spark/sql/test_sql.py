@@ -23,7 +23,7 @@ from dolmen.errors import (
     VersionNotFoundError,
 )
 from dolmen.spark import attach, sql
-from dolmen.spark.sql import row_changes
+from dolmen.spark.sql import dml
 from dolmen.spark.sql.attachment import Attachment
 from dolmen.store import open_store
 from dolmen_simulator.counting import CountingStore
@@ -398,14 +398,14 @@ def test_a_statement_starts_again_when_others_change_what_it_reads(
     db: Database, attached: Attachment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.table("u").append([{"id": 1, "v": "first"}])
-    apply_actions, others = row_changes.apply_actions, iter(["second"])
+    apply_actions, others = dml.apply_actions, iter(["second"])
 
     def apply_after_others(*args: Any, **more: Any) -> None:
         for v in others:
             dolmen.open(db.url).table("u").append([{"id": 2, "v": v}])
         apply_actions(*args, **more)
 
-    monkeypatch.setattr(row_changes, "apply_actions", apply_after_others)
+    monkeypatch.setattr(dml, "apply_actions", apply_after_others)
     do("UPDATE t SET s = 'seen' WHERE id IN (SELECT id FROM u)")
     assert db.table("t").count("s = 'seen'") == 2
 

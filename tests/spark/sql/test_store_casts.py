@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as s
 
-from dolmen.spark.sql.row_changes import can_store
+from dolmen.spark.sql.dml import can_store
 
 OTHERS = ("interval year to month", "interval day to second", "char(3)", "varchar(4)", "interval")
 COLUMNS = (

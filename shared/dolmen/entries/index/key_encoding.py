@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.errors import InputError
-from dolmen.format.delete_object import order_by_heads
+from dolmen.format.del_object import order_by_heads
 from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
 
 Keys: TypeAlias = npt.NDArray[Any]

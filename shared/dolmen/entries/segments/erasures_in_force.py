@@ -18,7 +18,7 @@ from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import fields_inside, widening_problem
-from dolmen.format.delete_object import Keys, decode_keys, inline_keys
+from dolmen.format.del_object import Keys, decode_keys, inline_keys
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
 from dolmen.format.evolution import WidenColumn
 from dolmen.format.manifest import ErasedTable, Erasure, Manifest, Segment, TableEntry

@@ -20,7 +20,7 @@ from msgspec import Struct
 from dolmen.base import pc
 from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError, PredicateError
-from dolmen.format.delete_object import check_blob
+from dolmen.format.del_object import check_blob
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema

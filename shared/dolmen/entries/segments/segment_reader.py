@@ -24,7 +24,7 @@ from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import bloom_filters
 from dolmen.format.column_history import widen_bounds
-from dolmen.format.delete_object import check_blob
+from dolmen.format.del_object import check_blob
 from dolmen.format.entries import Blob, DataFile, Overlay, Tombstone
 from dolmen.format.layout import check_reference, uuid_of
 from dolmen.format.manifest import (

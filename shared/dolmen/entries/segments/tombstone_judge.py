@@ -28,7 +28,7 @@ from dolmen.entries.segments.row_bounds import (
 )
 from dolmen.entries.segments.segment_reader import LiveSegment, Positions
 from dolmen.format.column_history import widen
-from dolmen.format.delete_object import plain_values
+from dolmen.format.del_object import plain_values
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json

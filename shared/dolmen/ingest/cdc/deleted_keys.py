@@ -28,7 +28,7 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import compare
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import domain_of
-from dolmen.rows.scan.lookup import where_key_in
+from dolmen.rows.scan.rows_by_key import where_key_in
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 

@@ -37,7 +37,7 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions, is_clu
 from dolmen.maintenance.compact.splice import ReadUnit, Splicing
 from dolmen.maintenance.unresolved import UnresolvedDeletes
 from dolmen.rows.scan.data_objects import GAP_BYTES
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, kept_rows, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.row_order import RowOrder

@@ -18,7 +18,7 @@ from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
-from dolmen.iceberg.maintenance import publications_before
+from dolmen.iceberg.publication_upkeep import publications_before
 from dolmen.maintenance.erasures.erasure_work import (
     expire_at,
     last_rewritten_ts,

@@ -29,9 +29,9 @@ from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.maintenance import sweep_publications
+from dolmen.iceberg.publication_upkeep import sweep_publications
+from dolmen.maintenance.erasures.erasure_receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
-from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
 from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, ReleasedDeleter
 from dolmen.maintenance.gc.mark import KeySet, Marker, mark

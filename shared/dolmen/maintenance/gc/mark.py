@@ -1,7 +1,7 @@
 """The mark: finds the keys of all objects that some readable version needs.
 
-A *tree* is a segment that was released with all objects that it names, for example one of a dropped table. Other processes may
-compute parts of the mark: a part always yields the same keys for the same manifest.
+A *tree* is a segment that was released with all objects that it names, for example one of a dropped table.
+Other processes may compute parts of the mark: a part always yields the same keys for the same manifest.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from dolmen.entries.partitions import recorded_values
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widen, widening_problem
-from dolmen.format.delete_object import (
+from dolmen.format.del_object import (
     BlobInfo,
     Keys,
     TombstoneFooter,

@@ -33,8 +33,9 @@ from dolmen.rows.changes.table_state import (
     younger_files,
 )
 from dolmen.rows.scan.data_objects import cut_by_size
+from dolmen.rows.scan.load_deletes import VECTOR_BYTES, vector_bytes
 from dolmen.rows.scan.plan import ScanPlan
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import (
     FilePlan,
     OpenFile,
@@ -45,7 +46,6 @@ from dolmen.rows.scan.row_groups import (
     row_groups,
     row_mask,
 )
-from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 
 LosingFile: TypeAlias = AffectedFile | FilePlan
 ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]

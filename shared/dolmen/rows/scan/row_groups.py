@@ -26,7 +26,7 @@ from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
 from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, may_contain_mask
 from dolmen.format.column_history import has_same_fields, nested_values
-from dolmen.format.delete_object import keep_mask
+from dolmen.format.del_object import keep_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
 from dolmen.format.types import Mask, Plain, to_array, to_boolean_array, to_mask
@@ -48,7 +48,7 @@ from dolmen.predicate.evaluate import matches, with_fields
 from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
-from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
+from dolmen.rows.scan.tombstone_keys import KeysLookup, Tuples
 
 MOST_KEYS = 65_536  # more values than this are not looked up in filters
 

@@ -14,7 +14,7 @@ from pyroaring import BitMap
 
 from dolmen.base.records import replace
 from dolmen.errors import InputError
-from dolmen.format.delete_object import vector_of_mask
+from dolmen.format.del_object import vector_of_mask
 from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate.ast import Predicate
@@ -24,10 +24,10 @@ from dolmen.rows.scan.conditions import Condition, join_conditions, read_conditi
 from dolmen.rows.scan.data_objects import first_request, footer_key
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
 from dolmen.rows.scan.explanation import Explanation, Fetch
+from dolmen.rows.scan.load_deletes import blob_requests, cache_key, tombstones_to_fetch
 from dolmen.rows.scan.plan import ScanPlan, View, plan
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, batches
+from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns, batches
 from dolmen.rows.scan.row_groups import RowGroup, column_of, kept_rows, row_mask
-from dolmen.rows.scan.scan_deletes import blob_requests, cache_key, tombstones_to_fetch
 
 if TYPE_CHECKING:
     import duckdb

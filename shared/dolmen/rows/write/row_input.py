@@ -26,7 +26,7 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, RowError, SchemaError, short_repr
-from dolmen.format.delete_object import Keys, check_not_null, distinct_keys, key_tuples, keys_from_arrow
+from dolmen.format.del_object import Keys, check_not_null, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, find_refused, lossless_cast, short_value

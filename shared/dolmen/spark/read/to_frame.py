@@ -57,7 +57,7 @@ from dolmen.spark.read.native_parquet import (
 from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session
 from dolmen.spark.tasks import FILE, ROW, MapBatches, is_remote, map_in_tasks
 from dolmen.store import portable_url
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 
 FILES_TOGETHER = 48  # files with deletes in one scan: more make its filter slow, fewer make more scans
 SMALL_FILE_BYTES = 256 * KIB

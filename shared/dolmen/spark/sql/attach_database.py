@@ -20,7 +20,7 @@ from dolmen.spark.sql.jvm_objects import add_table_function
 from dolmen.spark.sql.table_relations import table_frame
 from dolmen.spark.tasks import is_remote
 from dolmen.store import portable_url
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
 _CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")

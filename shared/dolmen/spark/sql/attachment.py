@@ -20,7 +20,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.spark.frame_types import Origin, origins_of, quote
 from dolmen.spark.sessions import check_any_session
 from dolmen.spark.tasks import is_remote, raising_dolmen_errors, reason_of
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 
 _log = logging.getLogger("dolmen")

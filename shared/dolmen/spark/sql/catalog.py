@@ -46,7 +46,7 @@ from dolmen.spark.sql.table_relations import CONNECTOR, TableMethods, TableRelat
 from dolmen.spark.tasks import Py4JJavaError
 from dolmen.spark.write.from_frame import UnchangedSince, append, overwrite, write_frame
 from dolmen.spark.write.write_tasks import DigestMode
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Exist, Transaction, replay, unit_of
 

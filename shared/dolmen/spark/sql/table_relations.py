@@ -35,7 +35,7 @@ from dolmen.spark.sql.jvm_objects import (
     value_of_session,
 )
 from dolmen.spark.tasks import Py4JError, is_remote
-from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import PinnedTable
 
 if TYPE_CHECKING:

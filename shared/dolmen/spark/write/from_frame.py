@@ -23,7 +23,7 @@ from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError
-from dolmen.format.delete_object import check_not_null
+from dolmen.format.del_object import check_not_null
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Predicate

@@ -1,6 +1,6 @@
 """Rows with actions: tasks write new rows and hide the rows that these replace, and the driver makes the changes.
 
-MERGE by keys (``merge_frame``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
+MERGE by keys (``merge_frame``) and the UPDATE, DELETE and MERGE of SQL (``sql.dml``) each plan a job whose rows
 have the number of an action, the position of a target row, and new values. From there they are the same. Both summarize
 the keys of a merge's ``Source``.
 """
@@ -26,12 +26,12 @@ from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError
-from dolmen.format.delete_object import Keys, keys_from_arrow
+from dolmen.format.del_object import Keys, keys_from_arrow
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Constant, Predicate
-from dolmen.rows.scan.lookup import where_key_in
+from dolmen.rows.scan.rows_by_key import where_key_in
 from dolmen.rows.write.casts import FindCast
 from dolmen.spark.frame_types import quote
 from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write

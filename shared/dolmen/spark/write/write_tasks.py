@@ -25,7 +25,7 @@ from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
 from dolmen.errors import InputError
-from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_not_null, distinct_keys, key_tuples
+from dolmen.format.del_object import Keys, TombstoneObject, add_keys, check_not_null, distinct_keys, key_tuples
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry

@@ -15,12 +15,12 @@ from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
-from dolmen.format.delete_object import keys_from_arrow
+from dolmen.format.del_object import keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, stored_type
 from dolmen.format.types import one_array, to_mask
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.scan.key_codes import codes, is_exact
-from dolmen.rows.scan.lookup import MOST_LISTED_KEYS, where_key_in
+from dolmen.rows.scan.rows_by_key import MOST_LISTED_KEYS, where_key_in
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest

@@ -23,12 +23,13 @@ from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.entries.index.table_index import FoundRows
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
-from dolmen.format.delete_object import vector_of_mask
+from dolmen.format.del_object import vector_of_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema, constant, type_from_json
 from dolmen.format.types import one_array
+from dolmen.rows.scan.access_path import FilterChoice, FilterUse, IndexedRows, indexed_rows
 from dolmen.rows.scan.conditions import ConditionTest
 from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
@@ -49,10 +50,7 @@ from dolmen.rows.scan.data_objects import (
     open_file,
 )
 from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
-from dolmen.rows.scan.plan import ScanPlan
-from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, add_hidden_masks, live_mask, row_groups
-from dolmen.rows.scan.scan_deletes import (
+from dolmen.rows.scan.load_deletes import (
     VECTOR_BYTES,
     BlobReader,
     VectorReader,
@@ -60,6 +58,8 @@ from dolmen.rows.scan.scan_deletes import (
     load_deletes,
     vector_bytes,
 )
+from dolmen.rows.scan.plan import ScanPlan
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, add_hidden_masks, live_mask, row_groups
 
 R = TypeVar("R")
 

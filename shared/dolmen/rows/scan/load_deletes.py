@@ -24,7 +24,7 @@ from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.row_bounds import inline_predicate, recorded_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.format.column_history import widen_keys, with_field_ids
-from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
+from dolmen.format.del_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
@@ -34,8 +34,8 @@ from dolmen.predicate.bind import days_to_timestamps
 from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.data_objects import Pending, Range, coalesce
 from dolmen.rows.scan.key_codes import Int64s
-from dolmen.rows.scan.keys_lookup import KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
+from dolmen.rows.scan.tombstone_keys import KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.store.cache import CacheKey, ObjectCache
 
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB

@@ -14,14 +14,14 @@ from dolmen.entries.index.key_encoding import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
 from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of
 from dolmen.entries.segments.segment_reader import FetchTally
-from dolmen.format.delete_object import Keys
+from dolmen.format.del_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Predicate
 from dolmen.predicate.bind import conjunction, disjunction
-from dolmen.rows.scan.key_access import IndexedRows
+from dolmen.rows.scan.access_path import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
 
 MOST_LISTED_KEYS = 10_000

@@ -22,8 +22,8 @@ from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql
 from dolmen.rows.scan.conditions import implied_by, read_condition
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
-from dolmen.rows.scan.lookup import Lookup
 from dolmen.rows.scan.plan import View, output_fields
+from dolmen.rows.scan.rows_by_key import Lookup
 from dolmen.rows.scan.scan import Scan, sample
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.inspection import files_of, in_words, partitions_of, stats_of, versions_of

@@ -15,14 +15,14 @@ import pytest
 
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.errors import LimitError
-from dolmen.format.delete_object import keys_from_arrow
+from dolmen.format.del_object import keys_from_arrow
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import Mask, to_plain
 from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.key_codes import codes, is_exact
-from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.scan_deletes import KeysGathering
+from dolmen.rows.scan.load_deletes import KeysGathering
+from dolmen.rows.scan.tombstone_keys import KeysLookup, Tuples
 from support.random_tables import FLAT, random_column
 
 KEYS = [kind for kind in FLAT if not kind.startswith("float")]
@@ -66,7 +66,7 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 1_400)
+        monkeypatch.setattr("dolmen.rows.scan.load_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 1_400)
         for name, value in (
             ("_FENCE", 3),
             ("_SPAN", 6),
@@ -74,7 +74,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
             ("_MAX_BUCKET_BITS", 2),
             ("_MOST_STEPS", 1),
         ):
-            monkeypatch.setattr(f"dolmen.rows.scan.keys_lookup.{name}", value)
+            monkeypatch.setattr(f"dolmen.rows.scan.tombstone_keys.{name}", value)
     return str(request.param)
 
 
@@ -233,7 +233,7 @@ def test_codes_of_a_tuple_do_not_depend_on_its_neighbours() -> None:
 
 def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setattr(
-        "dolmen.rows.scan.keys_lookup.codes", lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64)
+        "dolmen.rows.scan.tombstone_keys.codes", lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64)
     )
     found = lookups((5, pa.table({"k": ["ab", "cd", "e", "ef"]})), (9, pa.table({"k": ["cd", "gh"]})))
     rows = pa.array(["ab", "xx", "cd", "e", "f", None, "gh", "ef"])
@@ -303,7 +303,7 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0)
+    monkeypatch.setattr("dolmen.rows.scan.load_deletes.MEMORY_BYTES", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
     try:

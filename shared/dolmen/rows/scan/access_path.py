@@ -30,7 +30,6 @@ from dolmen.format.types import to_array
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
-from dolmen.rows.scan.keys_lookup import KeysLookup
 from dolmen.rows.scan.row_groups import (
     MOST_KEYS,
     Deletes,
@@ -43,6 +42,7 @@ from dolmen.rows.scan.row_groups import (
     filters_range,
     row_groups,
 )
+from dolmen.rows.scan.tombstone_keys import KeysLookup
 
 _LEAST_EXCLUDED_SHARE = 0.25  # filters that are expected to exclude a smaller share of files are not fetched
 

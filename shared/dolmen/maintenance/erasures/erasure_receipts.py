@@ -32,8 +32,8 @@ from dolmen.format.receipts import (
     parse_receipt_key,
     receipt_key,
 )
-from dolmen.iceberg.maintenance import publications_before
 from dolmen.iceberg.publication_directory import PREFIX, asks_for_publication
+from dolmen.iceberg.publication_upkeep import publications_before
 from dolmen.maintenance.erasures.erasure_work import load_receipt, unnamed_receipt, update_receipt
 from dolmen.maintenance.gc.mark import KeySet, read_released
 from dolmen.maintenance.gc.sweep import ListedIntent
