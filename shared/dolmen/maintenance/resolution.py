@@ -25,7 +25,7 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
-from dolmen.maintenance.erasures.erasure_work import note_erased_files
+from dolmen.maintenance.erasures.erasure_receipts import note_erased_files
 from dolmen.maintenance.unresolved import ErasureMatches, UnresolvedDeletes, files_behind
 from dolmen.rows.scan.access_path import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.data_objects import cut_by_size, local_path

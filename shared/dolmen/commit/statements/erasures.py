@@ -19,7 +19,7 @@ from dolmen.entries.segments.erasures_in_force import (
     SUBJECT,
     RememberedKeys,
     fitting_values,
-    least_erasure,
+    last_rewritten_ts,
     subject_predicate,
     tables_of,
     with_deletes,
@@ -51,23 +51,22 @@ class NoteRewritten(DatabaseStatement, Struct, frozen=True):
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
-        least = least_erasure(draft.tables.values(), draft.segments, {erasure.ts for erasure in listed})
-        through = max((erasure.ts for erasure in listed if not least or erasure.ts < least), default=0)
+        through = last_rewritten_ts(draft.tables.values(), draft.segments, listed)
         if through > max((each.through for each in draft.rewritten), default=0):
             draft.rewritten = (*draft.rewritten, RewrittenErasures(draft.version, through))
 
 
-class ForgetErasures(DatabaseStatement, Struct, frozen=True):
+class DelistErasures(DatabaseStatement, Struct, frozen=True):
     """Moves the oldest erasures from the list, which has values, to ``leaving``, once no kept version needs them."""
 
     through: int  # timestamp of the last erasure that may leave: receipts of all up to it are written
     now_us: int
     late_drops_us: int  # how long late drops are compared with an erasure, in microseconds
-    left_at: int  # a time by the server's clock after which no process uploads data of an older manifest
+    uploads_end_at: int  # a time by the server's clock after which no process uploads data of an older manifest
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
-        leaving = first_to_leave(
+        leaving = first_to_delist(
             listed, last_unneeded_ts(draft), through=self.through, now_us=self.now_us, late_drops_us=self.late_drops_us
         )
         if not leaving:
@@ -80,7 +79,7 @@ class ForgetErasures(DatabaseStatement, Struct, frozen=True):
         entry = LeavingErasures(
             draft.version,
             tuple(erasure.id for erasure in leaving),
-            self.left_at,
+            self.uploads_end_at,
             min(
                 # Versions that list an erasure expire when an eighth of its time is left.
                 erasure.hurried_at or erasure.due_at - (erasure.due_at - erasure.requested_at) // 8
@@ -142,10 +141,10 @@ def last_unneeded_ts(draft: Draft) -> int:
     return max((each.through for each in draft.rewritten if each.version <= oldest), default=0)
 
 
-def first_to_leave(
+def first_to_delist(
     listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, late_drops_us: int
 ) -> tuple[Erasure, ...]:
-    """The erasures that may leave the list (oldest first): all up to the first that may not. See ``ForgetErasures``."""
+    """The erasures that may leave the list (oldest first): all up to the first that may not. See ``DelistErasures``."""
     for index, erasure in enumerate(listed):
         if erasure.ts > min(until, through) or erasure.requested_at > now_us - erasure.memory_us(late_drops_us):
             return listed[:index]

@@ -313,6 +313,12 @@ def least_erasure(tables: Iterable[TableEntry], reader: SegmentReader, timestamp
     return least_erasing(erasing)
 
 
+def last_rewritten_ts(tables: Iterable[TableEntry], reader: SegmentReader, listed: Sequence[Erasure]) -> int:
+    """Timestamp of the youngest listed erasure such that no file holds rows of it or of older ones; 0 if none."""
+    least_ts = least_erasure(tables, reader, {erasure.ts for erasure in listed})
+    return max((erasure.ts for erasure in listed if not least_ts or erasure.ts < least_ts), default=0)
+
+
 def stale_sections(tables: Iterable[TableEntry]) -> Iterator[Segment]:
     """Sections of idle tables that also have an obsolete entry, with bounds of old files."""
     sections: dict[str, tuple[Segment, set[str]]] = {}

@@ -1,47 +1,43 @@
-"""The last step of an erasure, which completes its receipt, and the checks that erasures and receipts are true.
+"""The receipts of erasures: each step of an erasure updates its receipt, and the last one completes it.
 
-The receipt is completed after the objects were deleted, and before the manifest forgets the erasure, so a crash leaves
-no receipt that says "gone" too early. It also counts objects that collection does not reach.
+The receipt is completed after the objects were deleted, and before the erasure is removed from the manifest, so a crash
+leaves no receipt that says "gone" too early. It also counts objects that collection does not reach.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 import msgspec
 
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.commit.head import Context
-from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
-from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
-from dolmen.format.layout import is_adopted, parse_manifest_key, uuid_of
-from dolmen.format.manifest import ErasedTable, Erasure, LeavingErasures, Manifest, TableEntry
+from dolmen.entries.segments.erasures_in_force import SUBJECT
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError
+from dolmen.format.layout import FORMAT_VERSION, is_adopted, parse_manifest_key, uuid_of
+from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.receipts import (
     MOST_OUTSIDE,
-    RECEIPT_PREFIX,
     ErasedFile,
+    ErasedFrom,
     Outside,
     Receipt,
     Remains,
-    parse_receipt_key,
     receipt_key,
 )
 from dolmen.iceberg.publication_directory import PREFIX, asks_for_publication
 from dolmen.iceberg.publication_upkeep import publications_before
-from dolmen.maintenance.erasures.erasure_work import load_receipt, unnamed_receipt, update_receipt
+from dolmen.maintenance.erasures.erasure_work import ErasureWork
 from dolmen.maintenance.gc.mark import KeySet, read_released
 from dolmen.maintenance.gc.sweep import ListedIntent
-from dolmen.maintenance.unresolved import ErasureMatches, files_behind
-from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.store import open_store
-from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
+from dolmen.store.base import ObjectInfo, ObjectStore, Stored, VersionedStore, scheme_of
 
 _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
 """Prefixes of all objects that may hold values. There are always manifests."""
@@ -95,6 +91,132 @@ def _sum_up(infos: Iterable[ObjectInfo]) -> Remains:
         objects, size = objects + 1, size + info.size
         oldest = min(oldest or info.last_modified_us, info.last_modified_us)
     return Remains(objects, size, oldest)
+
+
+def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
+    """The first receipt of an erasure, while its rows are only hidden. ``manifest`` says what its tables are called."""
+    tables = tuple(
+        ErasedFrom(
+            uuid=each.uuid,
+            name=manifest.name_of(each.uuid) or "",
+            columns=tuple(field.name for field in each.columns),
+            keys=getattr(each.tombstone, "count", 0),
+        )
+        for each in erasure.tables
+    )
+    return Receipt(
+        format_version=FORMAT_VERSION,
+        id=erasure.id,
+        ts=erasure.ts,
+        version=erasure.version,
+        requested_at=erasure.requested_at,
+        due_at=erasure.due_at,
+        tables=tables,
+    )
+
+
+def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
+    """The receipt of an erasure; None if it is not written yet. Raises CorruptionError."""
+    return _load(store, receipt_key(id_))[0]
+
+
+def update_receipt(
+    store: ObjectStore, runtime: Runtime, first: Receipt, change: Callable[[Receipt], Receipt]
+) -> Receipt:
+    """Changes a receipt by compare-and-swap, unless it says "gone"; if there is none yet, changes and writes ``first``.
+
+    ``change`` may be called several times.
+
+    Raises:
+        CorruptionError: the receipt is damaged: it is left unchanged.
+        StoreUnavailableError: it is unknown whether it was written.
+    """
+    key = receipt_key(first.id)
+    for _ in attempts(runtime, RECEIPT):
+        old, etag = _load(store, key)
+        new = change(old or first) if old is None or not old.gone_at else old
+        if new == old or isinstance(store.put(key, new.encode(), if_match=etag), Stored):
+            return new
+    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
+
+
+def note_erased_files(
+    store: ObjectStore,
+    runtime: Runtime,
+    manifest: Manifest,
+    rows_by_erasure: Sequence[tuple[Erasure, Mapping[str, int | None]]],
+) -> None:
+    """Records the erased rows of each file in the receipts (None: not counted), before the files may be replaced."""
+
+    def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
+        erasure, rows_of = item
+
+        def add_files(receipt: Receipt) -> Receipt:
+            noted_paths = {file.path for file in receipt.files}
+            files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in noted_paths]
+            return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
+
+        with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
+            update_receipt(store, runtime, receipt_of(erasure, manifest), add_files)
+
+    for _ in runtime.map(write, rows_by_erasure):
+        pass
+
+
+def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
+    """Writes the receipts of erasures that the next commit takes off the list, or whose tagged versions it removes."""
+    notes = sorted(manifest.rewritten, key=lambda note: note.version)
+    delisted_ids = {erasure.id for erasure in work.to_delist}
+
+    def write(erasure: Erasure) -> None:
+        note = next((note for note in notes if note.through >= erasure.ts), None)
+        first = note.version if note else 0
+        tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
+
+        def note_rewritten(receipt: Receipt) -> Receipt:
+            receipt = _add_tags(tags, receipt)
+            if erasure.id not in delisted_ids:
+                return receipt
+            rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
+            return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
+
+        with suppress(CorruptionError):
+            update_receipt(context.store, context.runtime, receipt_of(erasure, manifest), note_rewritten)
+
+    for _ in context.runtime.map(write, work.listed if work.tags else work.to_delist):
+        pass
+    for entry in manifest.leaving if work.tags else ():
+        for id_ in entry.ids:
+            tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
+            with suppress(CorruptionError):
+                update_receipt(context.store, context.runtime, unnamed_receipt(id_), partial(_add_tags, tags))
+
+
+def receipt_problem(receipt: Receipt, erasure: Erasure) -> str:
+    """The difference between the receipt of a listed erasure and the manifest; "" if there is none."""
+    if receipt.gone_at:
+        return "it says that an erasure is gone which the newest version lists"
+    claims = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
+    if claims != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
+        return "its timestamp, version, request or deadline is not that of the manifest"
+    return ""
+
+
+def unnamed_receipt(id_: str) -> Receipt:
+    """A receipt with nothing but the id, for an erasure that has left the list without a receipt."""
+    return Receipt(format_version=FORMAT_VERSION, id=id_)
+
+
+def _add_tags(tags: Sequence[str], receipt: Receipt) -> Receipt:
+    return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
+
+
+def _load(store: ObjectStore, key: str) -> tuple[Receipt | None, str | None]:
+    try:
+        stored = store.get(key)
+    except ObjectNotFoundError:
+        return None, None
+    return Receipt.decode(stored.body, key), stored.etag
 
 
 @dataclass
@@ -234,80 +356,3 @@ class ReceiptFinisher:
 def _note_shared(receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
     files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in receipt.files)
     return msgspec.structs.replace(receipt, files=files)
-
-
-def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
-    """Checks the erasures of the newest version; with ``deep`` also the receipts of completed erasures."""
-    try:
-        erasures = erasures_of(newest, context.segments)
-        valid = []
-        for erasure in erasures:
-            log.count("erasures")
-            if reason := _entry_problem(erasure, newest):
-                log.add("erasure-entry", newest.key, f"erasure {erasure.id}: {reason}")
-            else:
-                valid.append(erasure)
-        _check_deletes(context, newest, valid, log)
-    except CorruptionError:
-        return  # the checks of segments and deletes name the object
-    by_id = {erasure.id: erasure for erasure in erasures}
-    ids = {*by_id, *(id_ for entry in newest.leaving for id_ in entry.ids)}
-    if deep:
-        ids |= {id_ for info in context.store.list(RECEIPT_PREFIX) if (id_ := parse_receipt_key(info.key)) is not None}
-    for id_ in sorted(ids):
-        try:
-            receipt = load_receipt(context.store, id_)
-        except CorruptionError as error:
-            log.add("receipt-damaged", error.key, error.reason)
-            continue
-        if receipt is not None and id_ in by_id and (reason := _receipt_problem(receipt, by_id[id_])):
-            log.add("receipt-differs", receipt_key(id_), reason)
-
-
-def _entry_problem(erasure: Erasure, newest: Manifest) -> str:
-    if not re.fullmatch(r"[0-9a-f]{32}", erasure.id):
-        return "its id is not 32 hexadecimal digits"
-    if not 0 < erasure.version <= newest.version or not 0 < erasure.ts <= newest.commit_ts:
-        return "its version or timestamp is later than the newest version's"
-    if erasure.due_at < erasure.requested_at:
-        return "it was due before it was asked for"
-    if any(table.tombstone.ts != erasure.ts for table in erasure.tables):
-        return "a delete has another timestamp than its erasure"
-    return ""
-
-
-def _check_deletes(context: Context, newest: Manifest, erasures: Sequence[Erasure], log: FindingLog) -> None:
-    if not erasures:
-        return
-    for name, root in newest.tables.items():
-        if not any(tables_of(erasure, root) for erasure in erasures):
-            continue
-        entry = context.segments.whole(root)
-        tombstone_ts = {tombstone.ts for tombstone in tombstones_of(entry, context.segments)}
-        for erasure in erasures:
-            for erased in tables_of(erasure, entry) if erasure.ts not in tombstone_ts else ():
-                if (path := _find_undone(context, entry, erased)) is not None:
-                    reason = f"rows of erasure {erasure.id} may be seen: its delete is gone"
-                    log.add("erasure-undone", path, reason, table=name)
-
-
-def _find_undone(context: Context, entry: TableEntry, erased: ErasedTable) -> str | None:
-    """Finds a file that may show rows of a delete that the table has lost; None if there is none."""
-    columns = entry.schema.by_id
-    if any(field.id not in columns or columns[field.id].added_ts != field.added_ts for field in erased.columns):
-        return None  # the table has no such columns, or has dropped them
-    ts = erased.tombstone.ts
-    files = [file for file, _ in files_behind(entry, context.segments, ts) if file.applied_through < ts]
-    if not files:
-        return None
-    matches = ErasureMatches(context, entry, [erased.tombstone])
-    return next((file.path for file in files if matches.tombstones_for(file)), None)
-
-
-def _receipt_problem(receipt: Receipt, erasure: Erasure) -> str:
-    if receipt.gone_at:
-        return "it says that an erasure is gone which the newest version lists"
-    claims = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
-    if claims != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
-        return "its timestamp, version or times are others than the newest version's"
-    return ""

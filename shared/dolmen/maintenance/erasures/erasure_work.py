@@ -10,26 +10,16 @@ Each step of an erasure is a commit of collection:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-
-import msgspec
 from msgspec import Struct
 
-from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.draft import Statement
 from dolmen.commit.head import Context
-from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, UnspillTables, first_to_leave
-from dolmen.entries.segments.erasures_in_force import least_erasure, stale_sections
+from dolmen.commit.statements.erasures import DelistErasures, NoteRewritten, UnspillTables, first_to_delist
+from dolmen.entries.segments.erasures_in_force import last_rewritten_ts, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
-from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.layout import FORMAT_VERSION
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.format.receipts import ErasedFile, ErasedFrom, Receipt, receipt_key
-from dolmen.store.base import ObjectStore, Stored
 
 _SPARE_US = 3 * DAY_US  # time for rounds that are late, or fail
 
@@ -63,7 +53,7 @@ def last_due_ts(context: Context, manifest: Manifest) -> int:
     return max((each.ts for each in listed if rewrite_due_at(each, settings) <= now_us), default=0)
 
 
-MOST_FORGOTTEN = 1_000  # the most erasures that leave the list with one commit, which writes all their receipts first
+MOST_DELISTED = 1_000  # the most erasures that leave the list with one commit, which writes all their receipts first
 
 
 class ErasureWork(Struct, frozen=True):
@@ -73,7 +63,7 @@ class ErasureWork(Struct, frozen=True):
     must_note: bool = False  # whether the files of more erasures are rewritten than ``Manifest.rewritten`` records
     expire_before: int = 0  # all versions before this one expire, whatever other settings say; 0 if none must
     tags: tuple[str, ...] = ()  # names of tags of these versions
-    leaving: tuple[Erasure, ...] = ()  # the erasures that leave the list; their receipts are written first
+    to_delist: tuple[Erasure, ...] = ()  # the erasures that leave the list; their receipts are written first
     # keys of segments with entries of idle tables, and with an obsolete entry that may name files with erased rows
     stale_sections: frozenset[str] = frozenset()
     now_us: int = 0
@@ -81,7 +71,8 @@ class ErasureWork(Struct, frozen=True):
 
     def needs_fence(self, horizon: int) -> bool:
         """Whether this work needs the commit that moves the fence."""
-        return self.must_note or self.expire_before > horizon or bool(self.tags or self.leaving or self.stale_sections)
+        is_due = self.must_note or self.expire_before > horizon
+        return is_due or bool(self.tags or self.to_delist or self.stale_sections)
 
     def before_fence(self) -> list[Statement]:
         """The statements of that commit before the one that moves the fence."""
@@ -91,9 +82,9 @@ class ErasureWork(Struct, frozen=True):
 
     def after_fence(self) -> list[Statement]:
         """The statements of that commit after the one that moves the fence."""
-        if not self.leaving:
+        if not self.to_delist:
             return []
-        return [ForgetErasures(self.leaving[-1].ts, self.now_us, self.late_drops_us, self.now_us + HOUR_US)]
+        return [DelistErasures(self.to_delist[-1].ts, self.now_us, self.late_drops_us, self.now_us + HOUR_US)]
 
 
 def erasure_work(
@@ -112,20 +103,18 @@ def erasure_work(
         [max(horizon, expire_before), *(tag.version for tag in manifest.tags.values() if tag.version >= expire_before)]
     )
     until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
-    leaving = first_to_leave(
-        listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, late_drops_us=settings.late_drops_us
+    to_delist = first_to_delist(
+        listed[:MOST_DELISTED], until, through=until, now_us=now_us, late_drops_us=settings.late_drops_us
     )
     due = any(rewrite_due_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
     noted_ts = max((each.through for each in manifest.rewritten), default=0)
-    must_note = bool(listed) and listed[-1].ts > noted_ts and last_rewritten_ts(manifest, reader, listed) > noted_ts
-    return ErasureWork(listed, must_note, expire_before, tags, leaving, stale, now_us, settings.late_drops_us)
-
-
-def last_rewritten_ts(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
-    """Timestamp of the youngest listed erasure such that no file holds rows of it or of older ones; 0 if none."""
-    least_ts = least_erasure(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
-    return max((erasure.ts for erasure in listed if not least_ts or erasure.ts < least_ts), default=0)
+    must_note = (
+        bool(listed)
+        and listed[-1].ts > noted_ts
+        and last_rewritten_ts(manifest.tables.values(), reader, listed) > noted_ts
+    )
+    return ErasureWork(listed, must_note, expire_before, tags, to_delist, stale, now_us, settings.late_drops_us)
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
@@ -133,119 +122,3 @@ def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: Da
     due = [each.ts for each in listed if expire_at(each, settings) <= now_us]
     versions = [min((note.version for note in manifest.rewritten if note.through >= ts), default=0) for ts in due]
     return max(versions, default=0)
-
-
-def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
-    """The first receipt of an erasure, while its rows are only hidden. ``manifest`` says what its tables are called."""
-    tables = tuple(
-        ErasedFrom(
-            uuid=each.uuid,
-            name=manifest.name_of(each.uuid) or "",
-            columns=tuple(field.name for field in each.columns),
-            keys=getattr(each.tombstone, "count", 0),
-        )
-        for each in erasure.tables
-    )
-    return Receipt(
-        format_version=FORMAT_VERSION,
-        id=erasure.id,
-        ts=erasure.ts,
-        version=erasure.version,
-        requested_at=erasure.requested_at,
-        due_at=erasure.due_at,
-        tables=tables,
-    )
-
-
-def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
-    """The receipt of an erasure; None if it is not written yet. Raises CorruptionError."""
-    return _load(store, receipt_key(id_))[0]
-
-
-def update_receipt(
-    store: ObjectStore, runtime: Runtime, first: Receipt, change: Callable[[Receipt], Receipt]
-) -> Receipt:
-    """Changes a receipt by compare-and-swap, unless it says "gone"; if there is none yet, changes and writes ``first``.
-
-    ``change`` may be called several times.
-
-    Raises:
-        CorruptionError: the receipt is damaged: it is left unchanged.
-        StoreUnavailableError: it is unknown whether it was written.
-    """
-    key = receipt_key(first.id)
-    for _ in attempts(runtime, RECEIPT):
-        old, etag = _load(store, key)
-        new = change(old or first) if old is None or not old.gone_at else old
-        if new == old or isinstance(store.put(key, new.encode(), if_match=etag), Stored):
-            return new
-    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
-
-
-def note_erased_files(
-    store: ObjectStore,
-    runtime: Runtime,
-    manifest: Manifest,
-    rows_by_erasure: Sequence[tuple[Erasure, Mapping[str, int | None]]],
-) -> None:
-    """Records the erased rows of each file in the receipts (None: not counted), before the files may be replaced."""
-
-    def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
-        erasure, rows_of = item
-
-        def add_files(receipt: Receipt) -> Receipt:
-            noted_paths = {file.path for file in receipt.files}
-            files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in noted_paths]
-            return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
-
-        with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
-            update_receipt(store, runtime, receipt_of(erasure, manifest), add_files)
-
-    for _ in runtime.map(write, rows_by_erasure):
-        pass
-
-
-def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that the next commit takes off the list, or whose tagged versions it removes."""
-    notes = sorted(manifest.rewritten, key=lambda note: note.version)
-    leaving_ids = {erasure.id for erasure in work.leaving}
-
-    def write(erasure: Erasure) -> None:
-        note = next((note for note in notes if note.through >= erasure.ts), None)
-        first = note.version if note else 0
-        tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
-
-        def complete_receipt(receipt: Receipt) -> Receipt:
-            receipt = _add_tags(tags, receipt)
-            if erasure.id not in leaving_ids:
-                return receipt
-            rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
-            return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
-
-        with suppress(CorruptionError):
-            update_receipt(context.store, context.runtime, receipt_of(erasure, manifest), complete_receipt)
-
-    for _ in context.runtime.map(write, work.listed if work.tags else work.leaving):
-        pass
-    for entry in manifest.leaving if work.tags else ():
-        for id_ in entry.ids:
-            tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
-            with suppress(CorruptionError):
-                update_receipt(context.store, context.runtime, unnamed_receipt(id_), partial(_add_tags, tags))
-
-
-def unnamed_receipt(id_: str) -> Receipt:
-    """A receipt with nothing but the id, for an erasure that has left the list without a receipt."""
-    return Receipt(format_version=FORMAT_VERSION, id=id_)
-
-
-def _add_tags(tags: Sequence[str], receipt: Receipt) -> Receipt:
-    return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
-
-
-def _load(store: ObjectStore, key: str) -> tuple[Receipt | None, str | None]:
-    try:
-        stored = store.get(key)
-    except ObjectNotFoundError:
-        return None, None
-    return Receipt.decode(stored.body, key), stored.etag

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dolmen.base.units import count_text, utc
 from dolmen.commit.head import Context
-from dolmen.entries.segments.erasures_in_force import least_erasure
+from dolmen.entries.segments.erasures_in_force import last_rewritten_ts, least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
@@ -19,14 +19,8 @@ from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
 from dolmen.iceberg.publication_upkeep import publications_before
-from dolmen.maintenance.erasures.erasure_work import (
-    expire_at,
-    last_rewritten_ts,
-    load_receipt,
-    receipt_of,
-    rewrite_due_at,
-    unnamed_receipt,
-)
+from dolmen.maintenance.erasures.erasure_receipts import load_receipt, receipt_of, receipt_problem, unnamed_receipt
+from dolmen.maintenance.erasures.erasure_work import expire_at, rewrite_due_at
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
 
@@ -120,7 +114,7 @@ def pending_statuses(
     if not listed:
         return
     settings = DatabaseSettings.of(manifest)
-    through = last_rewritten_ts(manifest, context.segments, listed)
+    through = last_rewritten_ts(manifest.tables.values(), context.segments, listed)
     versions_by_ts = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
 
     def status(erasure: Erasure) -> ErasureStatus:
@@ -243,9 +237,12 @@ def _check_pending(context: Context, manifest: Manifest, status: ErasureStatus) 
     erasure = next((each for each in listed if each.id == receipt.id), None)
     if erasure is None:
         return
-    if (erasure.ts, erasure.version, erasure.due_at) != (receipt.ts, receipt.version, receipt.due_at):
-        yield "its timestamp, version or deadline is another one than in the manifest"
-    if status.state == "rewritten" and last_rewritten_ts(manifest, context.segments, listed) < erasure.ts:
+    if problem := receipt_problem(receipt, erasure):
+        yield problem
+    if (
+        status.state == "rewritten"
+        and last_rewritten_ts(manifest.tables.values(), context.segments, listed) < erasure.ts
+    ):
         yield f"version {manifest.version:,} may hold its rows"
 
 

@@ -30,8 +30,8 @@ from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.publication_upkeep import sweep_publications
-from dolmen.maintenance.erasures.erasure_receipts import ReceiptFinisher
-from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
+from dolmen.maintenance.erasures.erasure_receipts import ReceiptFinisher, write_receipts
+from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
 from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, ReleasedDeleter
 from dolmen.maintenance.gc.mark import KeySet, Marker, mark
@@ -324,7 +324,7 @@ class _Collection:
             # Intents first: they name the objects of dead jobs, which a sweep would find only days later.
             self._clear_intents()
             # Released objects before orphans: some are found only through segments that the sweep would delete.
-            and self._release()
+            and self._delete_released()
             and self._sweep()
             and self._sweep_publications()
             # Receipts last: they say that all other steps are done.
@@ -356,7 +356,7 @@ class _Collection:
             )
         return True
 
-    def _release(self) -> bool:
+    def _delete_released(self) -> bool:
         if self._last_deletable <= self.manifest.freed:
             return True
         if self.deadline():
@@ -435,7 +435,7 @@ class _Collection:
             horizon = next_horizon(head, manifest, self.settings, now_us)
             work = erasure_work(manifest, self.context.segments, self.settings, now_us, horizon)
             if max(horizon, work.expire_before) > manifest.horizon:
-                write_receipts(self.context, manifest, replace(work, leaving=()))
+                write_receipts(self.context, manifest, replace(work, to_delist=()))
                 fence = MoveFence(
                     (manifest.horizon, manifest.orphan_cutoff),
                     horizon,

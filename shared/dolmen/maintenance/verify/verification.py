@@ -34,7 +34,7 @@ from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
 from dolmen.iceberg.publication_upkeep import check_publications
-from dolmen.maintenance.erasures.erasure_receipts import check_erasures
+from dolmen.maintenance.erasures.erasure_checks import check_erasures
 from dolmen.maintenance.gc.deletion import Amount
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
