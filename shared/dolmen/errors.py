@@ -6,7 +6,7 @@
     ├── InputError (ValueError)      correct the request or the data; nothing was changed
     │   ├── SchemaError              a schema that cannot be stored, or data that does not match it
     │   ├── RowError                 one row of the input is invalid: names file, row and column
-    │   ├── DuplicateKeyError        keys to insert that the table has, or that several rows have
+    │   ├── DuplicateKeyError        keys to insert that are in the table already, or in several of the rows
     │   ├── PredicateError           a predicate that cannot be parsed or bound: names the position
     │   ├── InvalidNameError         not allowed as the name of a table, tag or cursor
     │   ├── TableExistsError         a table has this name already
@@ -100,7 +100,7 @@ class RowError(InputError):
         line: 1-based line in the file (text formats), if known.
         row: 1-based data row of the input (without the header), if known.
         column: name of the column, if one is wrong.
-        problem: which problem it is, if the file can be read in another way; None for any other.
+        problem: the kind of problem, if reading the file in another way may solve it; otherwise None.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class DuplicateKeyError(InputError):
         more = f" and {count - len(texts):,} more" if count > len(texts) else ""
         duplicates = f"{count:,} key{'s' if count != 1 else ''} ({', '.join(self.columns)}): {listed}{more}"
         super().__init__(
-            f"table {table!r}: several rows to insert have {duplicates}. "
-            "Keep one row of each, or upsert: the last wins then"
+            f"table {table!r}: several rows to insert share {duplicates}. "
+            "Keep one row per key, or use upsert, where the last row wins"
             if in_rows
-            else f"table {table!r} has rows already with {duplicates}. "
-            "Leave these out, or upsert: rows are replaced then"
+            else f"table {table!r} already has rows with {duplicates}. "
+            "Leave them out, or use upsert, which replaces existing rows"
         )
 
 
@@ -173,7 +173,7 @@ class PredicateError(InputError):
     Args:
         reason: what is wrong and what to do.
         position: 0-based character offset in the predicate's text; None if the predicate is not text.
-        is_mistake: False if no predicate means this, but DuckDB may evaluate it.
+        is_mistake: False if dolmen's predicates cannot express this, but DuckDB may be able to evaluate it.
     """
 
     def __init__(self, reason: str, *, position: int | None = None, is_mistake: bool = True) -> None:

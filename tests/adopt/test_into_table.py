@@ -125,7 +125,7 @@ def test_a_file_is_added_once_whatever_became_of_its_rows(db: Database, lake: Pa
     assert db.adopt("u", str(lake)).files == 4  # another table has no memory of it
     write_plain(lake / "2.parquet", pa.table({"id": range(1_000)}))
     assert "2.parquet" in reasons(db, lake)
-    assert "has another size now" in reasons(db, lake)
+    assert "different size" in reasons(db, lake)
 
 
 def test_an_old_file_of_a_folder_may_have_been_forgotten(db: Database, lake: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_old_file_of_a_folder_may_have_been_forgotten(db: Database, lake: Pat
     db.create_table("t", {"id": pa.int64()})
     assert db.adopt("t", str(lake / "0.parquet"), into=True).files == 1
     told = reasons(db, lake)
-    assert told.startswith("it is older than ids are kept (applied_retention)")
+    assert told.startswith("it is older than applied_retention")
     assert "2 files, the first is" in told
     assert db.adopt("t", [str(lake / f"{number}.parquet") for number in (0, 1)], into=True).files == 1
     db.set(applied_retention="60d")

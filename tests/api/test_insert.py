@@ -84,9 +84,8 @@ def test_a_key_that_is_there_is_refused_and_named(index: bool) -> None:
     error = caught.value
     assert (error.table, error.columns, error.count, error.in_rows) == ("t", ("id",), 2, False)
     assert sorted(error.keys) == [(1,), (3,)]
-    assert str(error) == (
-        "table 't' has rows already with 2 keys (id): 1, 3. Leave these out, or upsert: rows are replaced then"
-    )
+    assert "2 keys (id): 1, 3" in str(error)
+    assert "upsert" in str(error)
     assert world.ids() == [1, 2, 3], "nothing was added"
 
 

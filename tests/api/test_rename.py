@@ -213,7 +213,7 @@ def test_who_has_not_heard_of_it_gets_a_conflict_that_tells_the_new_name(
     other.rename_table("people", "folk")
     if again:
         other.create_table("people", SCHEMA, primary_key="id").append(people(5))
-    with pytest.raises(ConflictError, match="'people' is called 'folk'"):
+    with pytest.raises(ConflictError, match="'people' was renamed to 'folk'"):
         write(table)
     assert ids(other["folk"]) == [1, 2]
     assert not again or ids(other["people"]) == [5]
@@ -250,7 +250,7 @@ def test_a_function_that_is_run_again_meets_what_is_there_by_then(
 
 def test_two_renames_of_one_table(db: Database, table: dolmen.Table, other: Database) -> None:
     other.rename_table("people", "folk")
-    with pytest.raises(ConflictError, match="'people' is called 'folk'"):
+    with pytest.raises(ConflictError, match="'people' was renamed to 'folk'"):
         db.rename_table("people", "men")
     assert db.tables() == ["folk"]
 

@@ -167,7 +167,7 @@ REFUSED: list[tuple[Callable[[dolmen.Table], object], type[Exception], str]] = [
     (lambda t: t.add_column("", pa.int64()), SchemaError, "empty"),
     (lambda t: t.add_column("_commit_ts", pa.int64()), SchemaError, "reserved"),
     (lambda t: t.add_column("c", pa.null()), SchemaError, "cannot be stored"),
-    (lambda t: t.add_column("c", "BIGINT"), InputError, "no pyarrow type"),  # type: ignore[arg-type]
+    (lambda t: t.add_column("c", "BIGINT"), InputError, "not a pyarrow type"),  # type: ignore[arg-type]
     (lambda t: t.add_column("c", pa.int8(), 300), InputError, "default 300 of column 'c'"),
     (lambda t: t.add_column("c", pa.int8(), "x"), InputError, "default 'x' of column 'c'"),
     (lambda t: t.add_column("c", pa.list_(pa.int8()), [1]), InputError, "no default except NULL"),

@@ -261,9 +261,9 @@ def test_nothing_is_written_to_another_table_that_got_the_name_meanwhile(
         other.rename_table("t", "u")
     other.create_table("t", SCHEMA, primary_key="id").append(rows(7))
     for waiting in (added, deleted):
-        with pytest.raises(ConflictError, match="open another"):
+        with pytest.raises(ConflictError, match="open a new writer"):
             waiting.result()
-    with pytest.raises(ConflictError, match="open another"):
+    with pytest.raises(ConflictError, match="open a new writer"):
         writer.append(rows(3))
     writer.close()
     assert ids(other.table("t")) == [7]

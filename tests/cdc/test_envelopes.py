@@ -176,9 +176,9 @@ def test_an_update_that_changes_the_key_deletes_the_old_one() -> None:
 
 def test_events_that_tell_no_change_are_bad_rows() -> None:
     bad: list[tuple[Any, str | None, str]] = [
-        (event("t", None, None, 2), None, "no operation"),
-        (event("x", None, row(3), 3), None, "no operation"),
-        (event(None, None, row(4), 4), None, "no operation"),
+        (event("t", None, None, 2), None, "its operation"),
+        (event("x", None, row(3), 3), None, "its operation"),
+        (event(None, None, row(4), 4), None, "its operation"),
         (event("u", row(5), None, 5), None, "the row it needs"),
         (event("d", None, row(6), 6), None, "the row it needs"),
         (event("c", None, row(7), None), "lsn", "no sequence"),
@@ -371,7 +371,7 @@ def test_files_of_dms_with_operations_and_full_loads_without() -> None:
     assert feed.drop("load again", load.encode(), "t/LOAD00000001.csv") == RowCounts(unchanged=1)
     found = rows(feed, "employee_id")
     assert {key: found[key]["location"] for key in found} == {101: "Dallas"}
-    with pytest.raises(RowError, match="row 1: no operation"):
+    with pytest.raises(RowError, match="row 1: its operation"):
         feed.drop("b", b"Op,employee_id,last_name,location,changed_at\nX,1,a,b,2020-01-01 00:00:00\n", name)
 
 
@@ -379,7 +379,7 @@ def test_files_of_dms_with_operations_and_full_loads_without() -> None:
 def test_a_file_of_which_only_some_rows_have_an_operation_has_bad_rows(first: str) -> None:
     feed = employees()
     second = ("" if first[0] == "I" else "D") + ",101,Smith,Dallas,2017-03-13 10:00:00"
-    with pytest.raises(RowError, match="row 2: no operation"):
+    with pytest.raises(RowError, match="row 2: its operation"):
         feed.drop("a", f"Op,employee_id,last_name,location,changed_at\n{first}\n{second}\n".encode(), "t/a.csv")
 
 
@@ -418,7 +418,7 @@ def test_words_for_operations_of_flat_files(word: str | None) -> None:
     ("properties", "problem"),
     [
         ({"cdc_envelope": "debezium", "cdc_sequence_from": "after.seq"}, "deletes"),
-        ({"cdc_envelope": "debezium", "cdc_sequence_from": "source.a,source.a.b", "cdc_sequence": "v"}, "goes on"),
+        ({"cdc_envelope": "debezium", "cdc_sequence_from": "source.a,source.a.b", "cdc_sequence": "v"}, "continues"),
         ({"cdc_operation": "v"}, "column"),
         ({"cdc_sequence_from": "v"}, "is no int64"),
     ],

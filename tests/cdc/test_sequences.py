@@ -99,7 +99,7 @@ def test_keys_of_a_type_are_found_one_by_one_and_beside_others(kind: pa.DataType
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.list_(pa.int64())], ids=str)
 def test_a_type_that_orders_nothing_is_no_sequence(kind: pa.DataType) -> None:
-    with pytest.raises(SchemaError, match="orders"):
+    with pytest.raises(SchemaError, match="cannot order"):
         Feed().create(pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", kind)]))
 
 

@@ -159,7 +159,7 @@ def test_tables_and_show_tell_of_unresolved_deletes(events: Cli) -> None:
         (["scan", "events", "-o", "rows.pdf"], 2, ".csv, .tsv or .jsonl"),
         (["scan", "absent"], 3, "absent"),
         (["scan", "events", "--version", "99"], 3, "99"),
-        (["scan", "events", "--at", "2001-01-01"], 3, "younger"),
+        (["scan", "events", "--at", "2001-01-01"], 3, "did not exist"),
         (["scan", "events", "--at", "2999-01-01"], 4, "future"),
         (["scan", "events", "--at", "yesterday"], 2, "yesterday"),
         (["nonsense"], 2, "nonsense"),

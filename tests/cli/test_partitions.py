@@ -81,7 +81,7 @@ def test_folders_that_cannot_be_are_refused_and_leave_nothing(sales: Cli, tmp_pa
     (tmp_path / "full" / "x").touch()
     for arguments, part in (
         (("--partition-by", "day"), "--output"),
-        (("--partition-by", "day", "--output", tmp_path / "full"), "no empty directory"),
+        (("--partition-by", "day", "--output", tmp_path / "full"), "not an empty directory"),
         (("--partition-by", "nothing", "--output", tmp_path / "a"), "no column"),
         (("--columns", "day", "--partition-by", "day", "--output", tmp_path / "a"), "all columns"),
         (("--partition-by", "day", "--output", tmp_path / "b" / "a"), "no directory"),
@@ -91,7 +91,7 @@ def test_folders_that_cannot_be_are_refused_and_leave_nothing(sales: Cli, tmp_pa
         assert part in done.err
     table = dolmen.open(str(tmp_path / "db")).table("sales")
     for number, (country, reason) in enumerate(
-        [("", "no folder can be called"), ("__HIVE_DEFAULT_PARTITION__", "no folder can be called"), ("x" * 300, "308")]
+        [("", "can't name a folder"), ("__HIVE_DEFAULT_PARTITION__", "no folder can be called"), ("x" * 300, "308")]
     ):
         table.append([{"n": 100 + number, "country": country}])
         row = ("--where", f"n = {100 + number}", "--partition-by", "country", "--output", tmp_path / "a")

@@ -81,7 +81,7 @@ def test_a_place_that_cannot_be_looked_at_stops_nothing(events: Cli, tmp_path: P
     done = events("report", "-o", tmp_path / "r.html", "--queue", tmp_path / "absent", "--rejected", "ftp://x/y")
     assert done.code == 0
     assert "queue of delete requests" in done.out
-    assert "rejects" in done.out
+    assert "rejected files" in done.out
 
 
 @pytest.mark.parametrize(

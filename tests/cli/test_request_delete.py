@@ -125,7 +125,7 @@ def test_every_form_of_a_delete_becomes_a_message_that_does_it(
         (["events", "--where", "id = 1", "--request-id", ""], 2, "1 to 256"),
         (["events", "--keys", "2025-01-01", "--on", "at"], 2, "--where"),
         (["events", "--where", "id = 1", "--queue", "/no/such/directory"], 3, "dolmen local"),
-        (["events", "--where", "id = 1", "--queue", "ftp://x/y"], 2, "no queue"),
+        (["events", "--where", "id = 1", "--queue", "ftp://x/y"], 2, "not a queue"),
     ],
 )
 def test_what_cannot_be_applied_is_not_sent(

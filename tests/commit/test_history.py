@@ -139,7 +139,7 @@ def test_a_time_between_two_versions_is_the_earlier_one(long: tuple[World, Write
 
 def test_a_time_before_the_first_version_is_not_found(long: tuple[World, Writer]) -> None:
     _, writer = long
-    with pytest.raises(VersionNotFoundError, match="younger"):
+    with pytest.raises(VersionNotFoundError, match="did not exist"):
         at_time(writer, START_US - 1)
 
 

@@ -225,7 +225,7 @@ def test_results_come_as_arrow_and_as_frames(connection: dbapi.SqlConnection) ->
     assert cursor.fetchall() == []
     assert cursor.execute(query).fetch_df()["name"].tolist() == ["Ada", "Grace"]
     cursor.execute(query).fetchone()
-    with pytest.raises(dbapi.InterfaceError, match="fetched before"):
+    with pytest.raises(dbapi.InterfaceError, match="fetched already"):
         cursor.fetch_arrow_table()
     assert cursor.execute("INSERT INTO people (id) VALUES (3) RETURNING id").fetch_arrow_table().num_rows == 1
     assert "dolmen_scan" in str(cursor.execute("EXPLAIN " + query).fetchall())

@@ -131,7 +131,7 @@ def test_defaults_are_computed(db: dolmen.Database) -> None:
     [
         ({"checks": {"a": "nope > 1"}}, "table 't', check 'a': .*no column 'nope'"),
         ({"checks": {"a": "n > "}}, "table 't', check 'a'"),
-        ({"columns": {"d": "DATE"}, "checks": {"a": "d < current_date"}}, "same at all times"),
+        ({"columns": {"d": "DATE"}, "checks": {"a": "d < current_date"}}, "depend on the time"),
         ({"checks": ["n > 0"]}, "not a mapping"),
         ({"columns": {"n": {"type": "INTEGER", "default_function": "now()"}}}, "TIMESTAMPTZ, TIMESTAMP and DATE"),
         ({"columns": {"n": {"type": "DATE", "default_function": "today()"}}}, r"a value, now\(\) or uuid\(\)"),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -170,6 +171,14 @@ def test_the_map_of_the_readme_names_what_is_there(folder: str, contents: str) -
     sources = "\n".join(path.read_text() for path in room.rglob("*.py"))
     names = re.findall(r"`([A-Za-z_]+)`", contents)
     assert [name for name in names if not re.search(rf"^ *(def |class )?{name}\b", sources, re.MULTILINE)] == []
+
+
+def test_the_map_of_the_readme_has_the_order_of_the_floors() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == ["dolmen"])
+    floors = {name.strip(" ()"): number for number, layer in enumerate(layers) for name in layer.split("|")}
+    numbers = [floors[folder] for folder, _ in rooms()]
+    assert numbers == sorted(numbers)
 
 
 def test_the_map_of_the_readme_has_every_folder() -> None:

@@ -57,6 +57,13 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
+def test_the_glossary_has_as_many_words_as_other_pages_say() -> None:
+    words = re.findall(r"^\| \*\*", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert len(words) == 30
+    for page in (DOCS / "glossary.md", DOCS / "index.md", ROOT / "CONTRIBUTING.md"):
+        assert re.search(r"\b30\b", page.read_text()), page
+
+
 def test_every_page_stands_in_the_navigation_once() -> None:
     listed = sorted(pages_of(navigation()))
     assert listed == sorted({path.name for path in DOCS.glob("*.md")} | GENERATED)

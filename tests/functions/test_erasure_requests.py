@@ -112,7 +112,7 @@ def test_a_refusal_to_forget_names_the_table_and_its_subject(world: World) -> No
     filled(world)
     assert world.delete({"forget": {"subject": "somebody's name"}, "request_id": "a"}, tries=1) == ["message-0"]
     (failed,) = world.log_entries("delete failed")
-    assert failed["reason"].startswith("table 'events': its subject, column 'user_id', has another type")
+    assert failed["reason"].startswith("table 'events': the type of its subject, column 'user_id'")
     assert "somebody" not in str(failed)
 
 
@@ -121,7 +121,7 @@ def test_a_refusal_to_forget_names_the_table_and_its_subject(world: World) -> No
     [
         ({"erase": {"tables": ["a"], "where": "TRUE"}}, "unknown member"),
         ({"erase": {"where": "TRUE"}}, "name a table"),
-        ({"erase": {"table": "a"}}, "where or keys"),
+        ({"erase": {"table": "a"}}, "'where' or 'keys'"),
         ({"erase": {"table": "a", "where": "TRUE", "mode": "positions"}}, "unknown member"),
         ({"erase": {"table": "a", "where": "TRUE"}, "table": "a"}, "only a request_id"),
         ({"erase": "a"}, "an object"),

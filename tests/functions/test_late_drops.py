@@ -152,4 +152,4 @@ def test_rows_that_were_erased_by_fields_of_a_struct(world: World) -> None:
     world.ingest(second)
     assert world.ids() == [1], "the file may have an erased row under another name"
     (report,) = world.rejects().values()
-    assert "what these fields were called then is not known any more" in str(report)
+    assert "what these fields were called then is no longer known" in str(report)

@@ -88,7 +88,7 @@ def test_overlap_counts_if_it_is_deep_and_compaction_has_no_other_reason(well: H
     deep = SortOverlap("k", 40, 0, 40, 8.5, ((8.5, 40),))
     assert titles(with_table(well, overlap=deep)) == []  # of one file
     told = titles(with_debt(with_table(well, overlap=deep), files=40))
-    assert told == [("notice", "Files of table t overlap in the sort key: 8.5 at a place on average")]
+    assert told == [("notice", "Files of table t overlap in the sort key: 8.5 at a point on average")]
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_rejects_and_dead_letters_wait(well: Health) -> None:
     assert [(concern.level, concern.title) for concern in found] == [
         ("warning", "At least 3 rejects wait"),
         ("warning", "1 message of drops was given up"),
-        ("notice", "The queue of delete requests could not be looked at"),
+        ("notice", "The queue of delete requests could not be read"),
     ]
     assert found[0].commands == ("dolmen rejected ls --rejected '/a b/rejected'",)
     unreadable = replace(well, pipeline=Pipeline(RejectsHealth("s3://x", problem="AccessDenied")))
-    assert titles(unreadable) == [("notice", "The place of rejects could not be looked at")]
+    assert titles(unreadable) == [("notice", "The rejected files could not be listed")]
 
 
 def test_garbage_waits_if_no_collection_ran_for_long(well: Health) -> None:

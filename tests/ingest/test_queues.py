@@ -135,9 +135,9 @@ def test_region_and_endpoint_are_those_of_the_url(
 @pytest.mark.parametrize(
     ("url", "phrase"),
     [
-        ("s3://bucket/queue", "no queue"),
-        ("https://sqs.eu-west-3.amazonaws.com/", "no queue"),
-        ("https:///queue", "no queue"),
+        ("s3://bucket/queue", "not a queue"),
+        ("https://sqs.eu-west-3.amazonaws.com/", "not a queue"),
+        ("https:///queue", "not a queue"),
         ("https://sqs.eu-west-3.amazonaws.com/1/q.fifo", "FIFO"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_message_in_a_directory_has_a_limit_and_a_name_of_its_own(tmp_path: Pa
     queue.send(["1", "2"])
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["1", "2"]
     queue.max_bytes = 5
-    with pytest.raises(LimitError, match="6 bytes, where 5"):
+    with pytest.raises(LimitError, match="6 bytes: at most 5"):
         queue.send(["ok", "äöü"])
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -126,7 +126,7 @@ def test_values_are_constants_or_expressions(table: Table, column: str, given: A
         ({"n": Expression("1, n")}, SchemaError, r"column 'n'.*struct"),
         ({"name": Expression("getenv('HOME')")}, InputError, "getenv"),
         ({}, InputError, "changes nothing"),
-        ("n = 1", InputError, "no mapping"),
+        ("n = 1", InputError, "not a mapping"),
         ({1: 2}, InputError, "int"),
         ({"n": Expression(3)}, InputError, "int"),  # type: ignore[arg-type]
     ],

@@ -104,7 +104,7 @@ def test_a_key_of_a_mapping_names_a_field(key: str) -> None:
     ("text", "expected"),
     [
         ("a.b = 1", r'a\.b could be column "a\.b" or field "a"\."b": write it with the quotes'),
-        ("c.d = 1", r"""the name of column 'c\.d' has a point: write it in double quotes, "c\.d\""""),
+        ("c.d = 1", r"""the name of column 'c\.d' has a dot: write it in double quotes, "c\.d\""""),
         ("address = 'x'", "column 'address' is nested: name one of its fields, such as address.zip"),
         ("address.geo IS NULL", "column 'address.geo' is nested: name one of its fields, such as address.geo.lat"),
         ("address.tags.ok", "'address.tags' is nested: it is a list, and fields inside lists and maps cannot be used"),

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md lists what to touch to add a format, a store, a type or a property: the code has what it names."""
+"""CONTRIBUTING.md lists what to change to add a format, a store, a command, a type or a property: the code has it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from project.test_types import MAPPINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADING = "## Adding to a table of the code\n"
-LISTS = ("A file format", "A store", "A column type", "A property of tables")
+LISTS = ("A file format", "A store", "A command", "A column type", "A property of tables")
 
 
 def lists() -> dict[str, list[str]]:

@@ -96,11 +96,11 @@ def test_nothing_is_written_where_something_is(spark: SparkSession, table: Table
     (tmp_path / "empty").mkdir()
     assert export(table, str(tmp_path / "empty")).rows == 4
     there = sorted((tmp_path / "empty").iterdir())
-    with pytest.raises(InputError, match="something in"):
+    with pytest.raises(InputError, match="not empty"):
         export(table, str(tmp_path / "empty"))
     assert sorted((tmp_path / "empty").iterdir()) == there
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="something in"):
+    with pytest.raises(InputError, match="not empty"):
         export(table, str(tmp_path / "file"))
 
 

@@ -46,15 +46,15 @@ def test_a_file_is_read_as_it_is_written(db: dolmen.Database, tmp_path: Path) ->
     ("text", "reason"),
     [
         ("COPY t TO '{d}/x.csv'", None),
-        ("COPY t TO '{d}/in/../x.csv'", "none of the files"),
-        ("COPY t FROM '{d}/link/secret.csv'", "none of the files"),
-        ("COPY t FROM 's3://bucket-evil/x.csv'", "none of the files"),
-        ("COPY t FROM 's3://bucket/../x.csv'", "none of the files"),
+        ("COPY t TO '{d}/in/../x.csv'", "is not allowed"),
+        ("COPY t FROM '{d}/link/secret.csv'", "is not allowed"),
+        ("COPY t FROM 's3://bucket-evil/x.csv'", "is not allowed"),
+        ("COPY t FROM 's3://bucket/../x.csv'", "is not allowed"),
         ("COPY t TO '{d}/in/x.nope'", "format"),
         ("COPY t TO '{d}/in/x.csv' (DELIMITER ';')", "delimiter=; can't be chosen"),
         ("COPY t TO '{d}/in/x.csv' (HEADER false)", "header=False can't be chosen"),
         ("COPY t TO '{d}/in/x.parquet' (HEADER)", "header=True can't be chosen"),
-        ("COPY t TO '{d}/in/x' (FORMAT parquet, PARTITION_BY (id))", "not partition_by: .* --partition-by"),
+        ("COPY t TO '{d}/in/x' (FORMAT parquet, PARTITION_BY (id))", "not partition_by: .*--partition-by"),
         ("COPY t FROM '{d}/in/x.csv' (nope 3)", "nope=3 is unknown"),
         ("COPY t (id) FROM '{d}/in/x.csv'", "names its columns"),
         ("COPY (SELECT content FROM read_text('{d}/secret.csv')) TO '{d}/in/x.csv'", "may not be called"),
@@ -69,7 +69,7 @@ def test_other_paths_and_options_are_refused(
     (inside / "link").symlink_to(tmp_path)
     text = text.format(d=tmp_path).replace(f"{tmp_path}/link", f"{inside}/link")
     allowed = [inside, "s3://bucket/"] if reason else []
-    with pytest.raises(InputError, match=reason or "none of the files"):
+    with pytest.raises(InputError, match=reason or "is not allowed"):
         db.sql(text, files=allowed)
     with db.transaction() as tx, pytest.raises(InputError):
         tx.sql(text)

@@ -78,10 +78,10 @@ def test_a_database_shows_its_parts(db: dolmen.Database) -> None:
     ("text", "error", "reason"),
     [
         ("FROM t AT (VERSION => 99)", VersionNotFoundError, "99"),
-        ("FROM t AT (VERSION => 'x')", InputError, "no version"),
+        ("FROM t AT (VERSION => 'x')", InputError, "not a version"),
         ("FROM t AT (TAG => 'nope')", TagNotFoundError, "nope"),
         ("FROM t AT (TIMESTAMP => 'x')", InputError, "x"),
-        ("FROM t AT (TIMESTAMP => '2001-01-01')", VersionNotFoundError, "younger"),
+        ("FROM t AT (TIMESTAMP => '2001-01-01')", VersionNotFoundError, "did not exist"),
         ("FROM nope AT (VERSION => 2)", TableNotFoundError, "nope"),
         ("FROM t AT (VERSION => (SELECT 1 FROM read_csv('x')))", InputError, "may not be called"),
         ("FROM dolmen_files('nope')", TableNotFoundError, "nope"),

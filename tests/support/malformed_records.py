@@ -95,7 +95,7 @@ MALFORMED_RECORDS: list[MalformedFile] = [
     whole("truncated", "truncated.avro.gz", gzip.compress(_AVRO, mtime=0)[:-20], "truncated"),
     whole("wrong name", "text.avro", LINES, "Avro"),
     whole("wrong name", "avro.csv", _AVRO, "Avro"),
-    whole("stored", "numbers.avro", _written("long", [1, 2]), "no records"),
+    whole("stored", "numbers.avro", _written("long", [1, 2]), "not records"),
     whole("stored", "union.avro", _avro({"id": ["long", "string"]}, {"id": 1}, {"id": "a"}), "union"),
     whole("stored", "recursive.avro", _avro({"id": "long", "next": ["null", "user"]}, {"id": 1, "next": None}), "contains itself"),
     whole("unknown column", "unknown-column.avro", _avro({"id": "long", "nmae": "string"}, {"id": 1, "nmae": "a"}), "column 'nmae'"),

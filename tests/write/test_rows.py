@@ -109,7 +109,7 @@ def test_keys_of_later_dicts_are_not_lost() -> None:
     ("data", "message"),
     [
         (5, "int"),
-        (None, "NoneType is nothing"),
+        (None, "NoneType does not hold rows"),
         ("rows.csv", "files are read by"),
         (b"rows", "bytes"),
         ([1, 2], "list of int"),

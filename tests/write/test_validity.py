@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[Callable[[], pa.Array], int, str]] = {
     ),
     "time64": (lambda: pa.array([0, -1], pa.int64()).view(pa.time64("us")), 1, "outside of a day"),
     "time32": (lambda: pa.array([86_400], pa.int32()).view(pa.time32("s")), 0, "outside of a day"),
-    "date64": (lambda: pa.array([0, 5], pa.int64()).view(pa.date64()), 1, "no whole number of days"),
+    "date64": (lambda: pa.array([0, 5], pa.int64()).view(pa.date64()), 1, "not a whole number of days"),
     "index": (
         lambda: pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.uint64()), ["a"], safe=False), 2,
         "outside of its dictionary",

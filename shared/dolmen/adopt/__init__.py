@@ -1,4 +1,4 @@
 """Makes tables of existing Parquet files and of Apache Iceberg tables, without copying data.
 
-It may import the rooms below ``dolmen.api.database``. Begin with ``dolmen.adopt.adoption``.
+It may import the packages below ``dolmen.api.database``. Begin with ``dolmen.adopt.adoption``.
 """

@@ -42,7 +42,7 @@ from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers read so far, and the number of files."""
 
-FoundFile: TypeAlias = tuple[FileLocation, int | None]  # A file to adopt, and its size if a list has shown it
+FoundFile: TypeAlias = tuple[FileLocation, int | None]  # A file to adopt, and its size if a LIST returned it
 
 _OTHER_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """Folders of other table formats, whose metadata decides which files have rows."""
@@ -57,9 +57,9 @@ class Adoption:
         deleted_rows: the number of deleted rows of the Iceberg table; 0 for plain files.
         snapshot: id of the Iceberg snapshot; None for plain files.
         skipped: files that were left out because the table has them, or had them before.
-        from_folders: the columns whose values are in names of folders.
+        from_folders: the columns whose values are in folder names.
         partition_by: the property of the new table, if it has partitions.
-        left_out: the reason for each field of the Iceberg table's partition spec that is not in it, by name.
+        left_out: the reason for each field of the Iceberg table's partition spec that ``partition_by`` lacks, by name.
     """
 
     table: str
@@ -125,14 +125,14 @@ def adopt(
 
 @dataclass
 class CandidateReader:
-    """Finds files below locations, and reads their footers, several at a time. Files of one shape share it."""
+    """Finds files below locations, and reads their footers, several at a time. Equal shapes are one object."""
 
     context: Context
     progress: AdoptionProgress | None
     refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
     shapes: dict[str, FileShape] = field(default_factory=dict)
     modified_us: dict[FileLocation, int] = field(default_factory=dict)
-    """When files that a list has shown were last modified, by the server's clock."""
+    """The times of last modification, by the server's clock, of the files that a LIST returned."""
 
     def find(self, locations: Sequence[FileLocation]) -> list[FoundFile]:
         """The files at these locations, and all files below locations that are folders."""

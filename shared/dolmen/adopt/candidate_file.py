@@ -250,7 +250,7 @@ def _read_footer(location: FileLocation, size: int | None, *, whole_if_small: bo
 
 
 class _FooterSurvey(NamedTuple):
-    """The row groups in a footer, each column chunk looked at once: their rows, bounds, and reasons against the file.
+    """A survey of the row groups in a footer, in one pass: their rows, bounds, and reasons against the file.
 
     ``bounds`` are those of ``FooterColumns.bounded``, by row group.
     """
@@ -281,7 +281,7 @@ class _FooterSurvey(NamedTuple):
         if is_elsewhere:
             refusals.insert(0, "its rows are in other files, as for a summary file (_metadata)")
         if sum(rows) != metadata.num_rows:
-            refusals.insert(0, "its footer has another number of rows than its row groups together")
+            refusals.insert(0, "the number of rows in its footer differs from that of its row groups together")
         if metadata.num_rows > _MOST_ROWS:
             refusals.insert(0, f"it has {metadata.num_rows:,} rows; a file may have at most {_MOST_ROWS:,}")
         return cls(rows, bounds, refusals)

@@ -78,7 +78,7 @@ class AdoptionRefusals:
 
 
 NARROWER = 1
-"""``widened_ts``, until the commit, of a column that some files have in a narrower type or with other fields."""
+"""The value of ``widened_ts`` before the commit, for a column that is narrower, or has other fields, in some files."""
 
 _GREATEST_ID = 2_147_483_447  # Iceberg reserves greater field ids for its own columns, such as row ids
 
@@ -103,7 +103,7 @@ class AdoptedColumns:
 def columns_of_files(
     shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals, folders: Sequence[pa.Field] = ()
 ) -> AdoptedColumns:
-    """The columns of plain files, then of folders. Adds reasons to ``refusals``: with any, the result is meaningless.
+    """The columns of plain files, then of folders. Adds reasons to ``refusals``: if there are any, ignore the result.
 
     Columns of the same name must have the same type in all files. A column that a file lacks is NULL in its rows.
     """
@@ -225,7 +225,7 @@ def decide_columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> Columns
 
 
 def _add_conflicts(name: str, group: Sequence[tuple[FilesOfShape, AdoptedColumn]], refusals: AdoptionRefusals) -> None:
-    """Refuses files in which a column has another type, or other field ids, than in the first file."""
+    """Refuses files in which the type or the field ids of a column differ from those in the first file."""
     (files, first), *others = group
     with_id = next((column for _, column in group if column.id is not None), first)
     for each, column in others:
@@ -233,7 +233,7 @@ def _add_conflicts(name: str, group: Sequence[tuple[FilesOfShape, AdoptedColumn]
             reason = f"it is {short_type(first.type)} in {files.first}, and {short_type(column.type)} here"
             refusals.add(each.first, reason, name, each.files)
         elif column.id is not None and field_ids([column]) != field_ids([with_id]):
-            refusals.add(each.first, f"it has other field ids than in {files.first}", name, each.files)
+            refusals.add(each.first, f"its field ids differ from those in {files.first}", name, each.files)
 
 
 def _inner_ids(arrow_type: pa.DataType) -> Iterator[int | None]:

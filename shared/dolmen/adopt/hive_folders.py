@@ -162,7 +162,7 @@ class FolderColumns:
         return constants
 
     def check(self, files: Sequence[CandidateFile], runtime: Runtime, refusals: AdoptionRefusals) -> None:
-        """Refuses files that have another value in a column than in the folder of that name."""
+        """Refuses files in which the value of a column differs from that in the folder's name."""
         doubtful = []
         for one in files if self.names else ():
             texts = {name.lower(): text for name, text in self.values.get(one.location, {}).items()}
@@ -174,7 +174,7 @@ class FolderColumns:
         for (one, column, text), agrees in zip(doubtful, runtime.map(_agrees, doubtful), strict=True):
             if not agrees:
                 value = "NULL" if text is None else repr(text)
-                reason = f"the file has another value than its folder, {value}: hive=False takes the file's"
+                reason = f"the file's value differs from its folder's, {value}: hive=False uses the file's"
                 refusals.add(one.location.label, reason, column.name)
 
 
@@ -188,7 +188,7 @@ def _folders(key: str, roots: Collection[str]) -> list[str]:
 
 
 def _agrees(item: tuple[CandidateFile, AdoptedColumn, str | None]) -> bool:
-    """True if all values of a column are that of the folder, by statistics or, if these are not exact, by reading."""
+    """True if all values of a column equal the folder's, by statistics or, if these are not exact, by reading."""
     one, column, text = item
     try:
         expected = constant_of(text, column.type)

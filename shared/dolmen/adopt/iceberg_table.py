@@ -262,7 +262,7 @@ class IcebergSource:
             column = schema.by_id.get(each.source_id or 0)
             try:
                 if column is None:
-                    raise SchemaError("it is of no column, or of a field inside one")
+                    raise SchemaError("its source is not a column, or is a field inside one")
                 (term,) = parse_partition_by(f"{each.transform}(x)")
                 term = replace(term, column=column.name)
                 term.transform.check(column.name, column.arrow_type)
@@ -272,7 +272,7 @@ class IcebergSource:
         return partition_text(tuple(terms)), left_out
 
     def partition_of(self, one: CandidateFile, spec: PartitionSpec) -> Partition | None:
-        """The values of a file by the table's terms; None if it is of another spec than the current one."""
+        """The values of a file by the table's terms; None if its spec is not the current one."""
         file, fields = self._data[one.location.label], self._specs.get(self._metadata.default_spec_id, [])
         values = {(each.source_id, each.transform): value for each, value in zip(fields, file.values, strict=False)}
         keys = [(field.id, str(term.transform)) for term, field in spec.terms]

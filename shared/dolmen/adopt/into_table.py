@@ -120,7 +120,7 @@ class _IntoTable:
         known = self._known_sizes(unit, entry, [location for location, _ in found])
         for location, size in found:
             if size not in (None, known.get(location, size)):
-                reason = "the table had this file, which has another size now: give the new file a name of its own"
+                reason = "the table had this file with a different size: give the new file a name of its own"
                 refusals.add(location.label, reason)
         new = [location for location, _ in found if location not in known]
         if entry.schema.mapping and not self.again:
@@ -182,12 +182,12 @@ class _IntoTable:
         )
 
     def _refuse_old(self, unit: UnitOfWork, new: Iterable[FileLocation], reader: CandidateReader) -> None:
-        """Refuses files below folders that are older than ids are kept, in a table that has adopted files before."""
+        """Refuses files in folders that are older than ``applied_retention``, if the table has adopted files before."""
         before = unit.now_us - DatabaseSettings.of(unit.base).applied_retention_us
         for location in new:
             if reader.modified_us.get(location, before) < before:
                 reason = (
-                    "it is older than ids are kept (applied_retention), so the table may have had it: if it has not, "
+                    "it is older than applied_retention keeps ids, so the table may have had it before: if it has not, "
                     "set applied_retention to more than its age, or name the file instead of the folder"
                 )
                 reader.refusals.add(location.label, reason)
@@ -220,12 +220,12 @@ class _IntoTable:
             unit.exclude(self.request)
 
     def _refuse_erased(self, unit: UnitOfWork, entry: TableEntry, refusals: AdoptionRefusals) -> None:
-        """Refuses all files if the table leaves out erased rows, and there are erasures: files are not read."""
+        """Refuses all files if there are erased rows to leave out: only reading the files would find them."""
         if must_leave_out_erased(entry) and unit.erased_filter(entry) is not None:
             refusals.add("", "the table leaves out erased rows, and only reading all rows shows which they are")
 
     def _prove_not_null(self, schema: Schema, files: Sequence[CandidateFile], refusals: AdoptionRefusals) -> None:
-        """Refuses NULL in columns that cannot be NULL. Reads the columns of which statistics say nothing."""
+        """Refuses NULL in columns that cannot be NULL. Reads the columns for which statistics are missing."""
         required = {each.name for each in schema.fields if not each.nullable}
         unknown: list[tuple[CandidateFile, AdoptedColumn]] = []
 
@@ -249,7 +249,7 @@ class _IntoTable:
 
 @dataclass
 class _Fit:
-    """How files fit a table: what its schema needs in addition, and reasons against the files."""
+    """How files fit a table: the additions to its schema, and reasons against the files."""
 
     schema: Schema
     new_columns: NewColumns

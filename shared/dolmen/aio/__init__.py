@@ -1,4 +1,4 @@
-"""Calls for programs with an event loop: ``dolmen.aio.open(url)`` has the names of ``dolmen.open(url)``, to be awaited.
+"""Calls for programs with an event loop: ``dolmen.aio.open(url)`` is ``dolmen.open(url)`` with awaited methods.
 
 A module belongs here if it makes calls awaitable. It imports ``dolmen.api`` and what lies below.
 Begin with ``dolmen.aio.calls``.

@@ -1,4 +1,4 @@
-"""Calls that run in threads, so that an event loop goes on meanwhile."""
+"""Calls that run in threads, so that they do not block an event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HANDLES: dict[tuple[type, str], type] = {
     (Database, "table"): Table, (Database, "transaction"): Transaction, (Snapshot, "table"): PinnedTable,
     (Table, "writer"): BufferedWriter, (Transaction, "table"): TransactionTable,
 }  # fmt: skip
-"""Methods that are not awaited, with the type of their result. It is made, in a thread, when a call needs it first."""
+"""Methods that are not awaited, with the type of their result. A call makes it in a thread, when it is first needed."""
 
 
 def open(url: str, **options: Any) -> AsyncObject:
@@ -48,11 +48,11 @@ def open(url: str, **options: Any) -> AsyncObject:
 
 
 class AsyncObject:
-    """A ``Database``, ``Table`` or another object of dolmen with methods to be awaited. Each runs in a thread.
+    """A ``Database``, ``Table`` or other object of dolmen whose methods are awaited. Each call runs in a thread.
 
     ``open``, ``table``, ``transaction`` and ``writer`` need no ``await``: without one, their errors come from the first
-    call that is awaited. Properties are as they are; ``async with`` and ``async for`` stand where ``with`` and ``for``
-    do. A call that is cancelled goes on in its thread: give a request id, and repeat it.
+    call that is awaited. Properties are read without ``await``; ``async with`` and ``async for`` replace ``with`` and
+    ``for``. A cancelled call continues in its thread: to repeat it safely, give it a request id.
     """
 
     def __init__(self, wrapped: Any = None, kind: type | None = None, make: Callable[[], Any] | None = None) -> None:
@@ -60,7 +60,7 @@ class AsyncObject:
         self._kind = kind or type(wrapped)
 
     def _wrapped(self) -> Any:
-        """The object. Made now if it has not been: only in a thread, because that may take a request."""
+        """The object, made now if it was not yet. Call this only in a thread, because it may send a request."""
         with self._lock:
             if self._make is not None:
                 self._made = self._make()
@@ -91,7 +91,7 @@ class AsyncObject:
         return run
 
     def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Makes a call. Arguments that are wrapped, such as a scan to be appended, are given as they are."""
+        """Makes a call. Wrapped arguments, such as a scan to append, are unwrapped first."""
         given = {key: _unwrap(value) for key, value in options.items()}
         return getattr(self._wrapped(), name)(*map(_unwrap, arguments), **given)
 

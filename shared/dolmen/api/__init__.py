@@ -1,4 +1,4 @@
-"""The classes that users hold: databases, tables, buffered writers and cursors.
+"""The classes that users work with: databases, tables, buffered writers and cursors.
 
 A module belongs here if docs/api.md shows it, or if it is a private part of such a class.
 It imports ``dolmen.adopt``, ``dolmen.iceberg``, ``dolmen.maintenance``, ``dolmen.transactions`` and what lies below.

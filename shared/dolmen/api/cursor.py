@@ -1,4 +1,4 @@
-"""The changes of a table, and cursors: positions of their readers, which the database keeps, and keeps readable."""
+"""Cursors: named positions in the change feed. The database stores them, and keeps the versions that they need."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DEFAULT_AGE = "30d"
 class ChangeCursor:
     """Reads the changes since the version that its reader has acknowledged.
 
-    Until the reader acknowledges them it returns the same changes again, also to another process. No version from its
-    position on expires, unless it has not moved for longer than its age.
+    Until the changes are acknowledged, it returns them again, even to another process. No version from its position
+    on expires, unless the cursor has not moved for longer than its age.
     """
 
     def __init__(self, context: Context, name: str, position: Cursor) -> None:
@@ -39,7 +39,7 @@ class ChangeCursor:
 
     @property
     def moved_at(self) -> datetime:
-        """The time at which the cursor came to its position."""
+        """The time at which the cursor reached its position."""
         return utc(self._position.moved_at)
 
     @property
@@ -179,4 +179,4 @@ def open_cursor(context: Context, name: str, start: Time | None, age: str | None
         except ConflictError:  # another reader made it
             continue
         return ChangeCursor(context, name, position)
-    raise ConflictError(f"cursor {name!r} is made and removed again and again")
+    raise ConflictError(f"other processes keep making and removing cursor {name!r}: try again later")

@@ -52,8 +52,8 @@ def open(
         storage_options: for S3, settings of this handle instead: ``aws_access_key_id``, ``aws_secret_access_key``,
             ``aws_session_token``, ``aws_region``, ``aws_endpoint_url``, ``aws_profile``. They are never stored, shown
             or handed to another process.
-        cache_bytes: the most memory that the process caches objects in, for all its databases; 0 caches none. By
-            default as before: at first ``DOLMEN_CACHE_MEMORY``, or 256 MB, or a tenth of a Lambda function's memory.
+        cache_bytes: the most memory for cached objects, for all databases of the process; 0 caches nothing. By default
+            it stays as it is: initially ``DOLMEN_CACHE_MEMORY``, or 256 MB, or a tenth of a Lambda function's memory.
         runtime: clock, randomness, sleep and threads, for tests.
         trust_clock: accept a store's clock that is a day away from all other clocks.
 
@@ -121,7 +121,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         return done
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes open the database by its URL."""
+        """Pickles the database as its URL, by which another process opens it."""
         return _reopen, (portable_url(self._context.store), self._context.head.trust_clock)
 
     def __enter__(self) -> Self:
@@ -214,17 +214,17 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             source: a folder, files, or the folder or metadata of an Iceberg table, whose current snapshot is taken; as
                 a URL, or relative to the database.
             primary_key, sort_key, properties: see ``create_table``.
-            into: add the files to the table of this name, which has no primary key and no checks. Columns go by name.
-                Files that it has, or had within the last ``applied_retention`` (35 days), are skipped.
+            into: add the files to the table of this name, which must have no primary key and no checks. Columns are
+                matched by name. Files that it has, or had within ``applied_retention`` (35 days), are skipped.
             new_columns: with ``into``, for columns that the table lacks: as for ``Table.append``.
             again: with ``into``, add files again that the table had and no longer has.
             hive: whether names of folders like ``day=2026-11-27`` are values of columns; None = if there are any.
             dry_run: look at everything, and commit nothing.
-            progress: called with the number of footers that were read, and of all files.
-            request, message, metadata: as for ``Table.append``. A retry does not adopt files that came since.
+            progress: called with the number of footers read so far, and the number of all files.
+            request, message, metadata: as for ``Table.append``. A retry does not adopt files that arrived since.
 
         Raises:
-            AdoptionError: the files are not what dolmen needs; it lists all reasons.
+            AdoptionError: the files cannot be adopted; it lists all reasons.
             TableExistsError: the name is taken, and ``into`` is False.
             InputError: the source is in a store of another kind than the database, or with ``into`` the table has a
                 primary key or checks.
@@ -270,7 +270,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         Args:
             version: the number of the version.
             timestamp: a time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch. For 20
-                minutes a commit under way may still be dated before it, unless there is a later commit: then
+                minutes, unless there is a later commit, a commit in progress may still be dated before it: until then
                 ``Snapshot.settled`` is False.
             tag: the name of the version (see ``tag``).
             settled: refuse a time that is not settled.
@@ -368,10 +368,10 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
     def cursor(
         self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True
     ) -> ChangeCursor:
-        """The position of a reader of changes, which the database keeps under a name. It is made if there is none.
+        """Opens the cursor of this name: a stored position in the change feed. It is made if there is none.
 
         No version from its position on expires, so its reader finds all changes, however late it comes, up to ``age``.
-        The reader of a cursor that has ended gets VersionExpiredError, and no gap.
+        After a cursor has ended, its reader gets VersionExpiredError instead of changes with a gap.
 
         Args:
             name: as for ``tag``.
@@ -382,7 +382,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
 
         Raises:
             TagNotFoundError: there is no such cursor, and ``create`` is False.
-            VersionNotFoundError, VersionExpiredError: there is no version ``start`` any more.
+            VersionNotFoundError, VersionExpiredError: version ``start`` does not exist, or has expired.
             LimitError: there are 1,000 cursors.
 
         Examples:
@@ -419,16 +419,16 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
 
         Args:
             version, timestamp, tag: the version; see ``at``.
-            settled: refuse a time to which a commit under way may still be dated. If False, restore the newest version
-                so far.
+            settled: refuse a time before which a commit in progress may still be dated. If False, restore the newest
+                version before it so far.
             tables: names of tables in that version. By default all: then tables that were created since are dropped.
             request, message, metadata: as for ``Table.append``.
 
         Raises:
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
-            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: the version does not exist, or has expired.
             TableNotFoundError: that version has no such table.
-            TableExistsError: another table has the name of one that is to come back.
+            TableExistsError: another table has the name of a table to restore.
 
         Examples:
             >>> commit = people.delete("TRUE")
@@ -492,7 +492,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
     ) -> T:
         """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
 
-        Returns the result of ``function`` in the run that was committed. For the others see ``transaction``.
+        Returns the result of ``function`` in the run that was committed. For the other arguments see ``transaction``.
 
         Examples:
             >>> def birthday(tx):
@@ -528,8 +528,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             parameters: values for ``?``, in order, or for ``$name``, by name.
             request, message, metadata: as for ``Table.append``, of statements that change tables. The text and the
                 parameters are the content of the request.
-            files: the files and directories, or beginnings of URLs of objects, that COPY may read and write. Objects
-                are reached as the database is, or with ``storage_options``: ``{"s3://theirs/in": {...}}``.
+            files: the files, directories and URL prefixes that COPY may read and write. Objects
+                are read and written with the settings of the database, or with ``{"s3://theirs/in": {...}}``.
 
         Returns:
             The rows of a query, or of the text's last statement if it is a query or has RETURNING; else the ``Commit``.

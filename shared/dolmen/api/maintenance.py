@@ -55,7 +55,7 @@ class MaintainableDatabase:
         Returns plans and results by table. Safe at any time, beside any other work; readers see no change.
 
         Args:
-            repartition: also divide full files with rows of several partitions, which are older than the table's
+            repartition: also split full files with rows of several partitions: files written before the table got its
                 present ``partition_by``.
             recluster: also rewrite full files of tables with ``cluster_by``, all into one z-order.
             dry_run: plan only; the result says what would be done, why, and what it would save.
@@ -73,7 +73,7 @@ class MaintainableDatabase:
         return self._run_on_tables(table, lambda name: compact(self._context, name, options=options, dry_run=dry_run))
 
     def merge(self) -> Merged:
-        """Merges segments: entries outside of the manifest are then in few objects. See ``compact``.
+        """Merges segments, so that the entries outside the manifest are in few objects. See ``compact``.
 
         Examples:
             >>> db.merge().commits  # few entries have left the manifest
@@ -133,7 +133,7 @@ class MaintainableDatabase:
             tables: names of tables; all by default.
             steps: some of ``dolmen.maintenance.round.STEPS``; all by default.
             compacted_elsewhere: tables that are not compacted here, because a job does it.
-            deadline: when to stop; the next round goes on.
+            deadline: when to stop; the next round continues.
             progress: called after each step.
 
         Returns the steps that were done, and those that failed: a failure does not stop the others.
@@ -169,8 +169,8 @@ class MaintainableDatabase:
         Args:
             dry_run: report what would be deleted, and delete nothing.
             full: look for orphans among all objects, not only among those since the last run.
-            deadline: True = stop; the next run goes on.
-            outside: URLs whose objects the receipts of erasures list: dropped and rejected files, exports. Nothing is
+            deadline: returns True when it is time to stop; the next run continues.
+            outside: URLs whose objects erasure receipts should list: dropped and rejected files, exports. Nothing is
                 changed there.
 
         Examples:
@@ -200,7 +200,7 @@ class MaintainableDatabase:
             version: the version to check; the newest by default.
             deep: read all data, and compare it with its entries.
             all_versions: check that all objects of every kept version exist; with ``deep`` read them too.
-            progress: called with a kind of thing, the number checked so far, and the total.
+            progress: called with a kind of object, the number checked so far, and the total.
 
         Examples:
             >>> db.verify(deep=True).findings
@@ -217,7 +217,7 @@ class MaintainableDatabase:
         )
 
     def stats(self, *, exact: bool = False) -> Debts:
-        """Computes the background work that is left: unresolved deletes, small files, dead rows, the manifest's size.
+        """Computes the remaining background work: unresolved deletes, small files, dead rows, the manifest's size.
 
         Args:
             exact: also read segments where their entries in the manifest do not suffice.
@@ -265,7 +265,7 @@ class MaintainableDatabase:
         return draw_page(self.health(pipeline))
 
     def receipts(self, *, gone: bool = False) -> list[ErasureStatus]:
-        """The progress of erasures whose rows some object still holds, oldest first.
+        """The progress of erasures whose rows are still in some object, oldest first.
 
         Args:
             gone: also erasures whose rows no object holds any more.

@@ -252,13 +252,13 @@ class Table(TableVerbs[Commit, ErasureResult]):
         if it is not set) and ``iceberg_snapshots``. The result has ``metadata_location`` for readers.
 
         Args:
-            glue: the database of the AWS Glue Data Catalog that shows it; None for that of the environment
+            glue: the database of the AWS Glue Data Catalog that shows it; None for the one in the environment
                 (``DOLMEN_GLUE_DATABASE``, for databases in S3), "" for none.
             anew: publish everything again, and reuse nothing, if objects of a publication are damaged.
             dry_run: find out whether there is something to publish, and write nothing.
 
         Raises:
-            ConflictError: others published again and again.
+            ConflictError: other processes kept publishing the table.
             CorruptionError: an object that it needs is damaged or missing.
             NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: Glue has no such database, has
                 another table of this name, or refuses. The publication is there, and the next one registers it.
@@ -308,7 +308,7 @@ class _Autocommit(Struct, frozen=True):
             runs += 1
             if runs > 1 and not is_repeatable(self.data):
                 raise ConflictError(
-                    f"rows of table {self.name!r} that this call reads were changed meanwhile, and its own rows can be "
+                    f"another commit changed rows of table {self.name!r} that this call reads, and its own rows can be "
                     "read only once: repeat the call with rows from their beginning"
                 )
             self._add(unit_of(transaction))
@@ -388,15 +388,15 @@ class _Autocommit(Struct, frozen=True):
         return Commit.nothing(newest.as_history(), unit.commit().already)
 
     def _has_new_columns(self, base: Manifest, error: Error) -> bool:
-        """True if the table has other columns now than in ``base``. Raises ConflictError if it is another table now."""
+        """True if its columns have changed since ``base``. Raises ConflictError if another table has the name now."""
         base_entry = base.tables.get(self.name)
         entry = self.context.head.refresh().manifest.table(self.name)
         if base_entry is None:
             return False
         if base_entry.uuid != entry.uuid:
             raise ConflictError(
-                f"table {self.name!r} was dropped and created again since version {base.version}, which this handle "
-                "knows and the input does not fit: open it again and repeat"
+                f"table {self.name!r} was dropped and created again after version {base.version}, which this handle "
+                "has read, and the input does not fit the new table: open the table again, and repeat the call"
             ) from error
         return self._schema(base_entry) != self._schema(entry)
 

@@ -50,7 +50,7 @@ _MOST_FAILED = 1_000
 
 
 class Acknowledgement(Future[Commit]):
-    """A promise of the commit that has the rows, or the delete, of one call. Waiting for it hurries the writer."""
+    """A future for the commit with the rows, or the delete, of one call. Waiting for it makes the writer commit."""
 
     def __init__(self, writer: BufferedWriter) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Acknowledgement(Future[Commit]):
             timeout: seconds to wait; without limit by default.
 
         Raises:
-            TimeoutError: it was not committed within this time; it goes on.
+            TimeoutError: the commit did not end within this time; it continues.
             Error: the error of the commit. After UnknownOutcomeError the rows may be there.
 
         Examples:
@@ -83,7 +83,7 @@ class Acknowledgement(Future[Commit]):
 
 
 class _BufferedCall(Struct):
-    """The rows, or the delete, of one call, as they fitted the table at its time (``entry``)."""
+    """The rows, or the delete, of one call, as they fitted the table at that time (``entry``)."""
 
     acknowledgement: Acknowledgement
     entry: TableEntry
@@ -113,8 +113,8 @@ class _Buffer(Struct):
 class BufferedWriter:
     """Collects rows and deletes of one table from any thread, and commits them as few large files.
 
-    A commit has all calls so far, in their order: a delete hides rows that its thread wrote before, and none that it
-    writes later. Call ``close``, or use it in ``with``. Calls without an acknowledgement may be lost with the process.
+    A commit contains all calls so far, in order: a delete hides rows that its thread added before, and none that it
+    adds later. Call ``close``, or use it in ``with``. Calls not yet acknowledged may be lost if the process ends.
 
     Args:
         table: name of the table.
@@ -280,7 +280,7 @@ class BufferedWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commits all calls, even when the block has raised an error, which then stays the error."""
+        """Commits all calls, even if the block raised an error; that error is then raised."""
         try:
             self.close()
         except Error:
@@ -324,7 +324,7 @@ class BufferedWriter:
     def _check(self, entry: TableEntry) -> None:
         if entry.uuid != self._uuid:
             raise ConflictError(
-                f"this writer was opened for another table than the present {self._table!r}: open another writer"
+                f"the name {self._table!r} has passed to another table since this writer was opened: open a new writer"
             )
 
     def _add(self, call: _BufferedCall) -> Acknowledgement:
@@ -433,8 +433,8 @@ class BufferedWriter:
                 continue
             except (SchemaError, RowError, PredicateError) as error:  # each call fitted the columns at its time
                 raise ConflictError(
-                    f"the columns or checks of table {self._table!r} have changed since rows and deletes were handed "
-                    f"over; hand them over again: {error}"
+                    f"the columns or checks of table {self._table!r} have changed since append or delete was called; "
+                    f"call it again: {error}"
                 ) from error
             outcomes = list[Commit | BaseException]()
             for call in calls:
@@ -450,7 +450,7 @@ class BufferedWriter:
         raise AssertionError("unreachable")
 
     def _runs(self, calls: Sequence[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
-        """Yields calls that can be one statement. Rows and deletes keep their order."""
+        """Yields runs of calls that can be one statement each. Rows and deletes keep their order."""
         for is_delete, group in groupby(calls, key=lambda call: call.is_delete):
             if is_delete:
                 yield from self._delete_runs(group)

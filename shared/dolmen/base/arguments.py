@@ -46,7 +46,7 @@ def message(value: object) -> str:
 
 
 MAX_OWN_ENTRIES, MAX_OWN_CHARACTERS = 100, 1_000
-"""The most entries of a commit's metadata, or of a table's properties of users' own, and the longest text of one."""
+"""The most entries of a commit's metadata or of a table's ``user.*`` properties, and the most characters of one."""
 
 
 def metadata(value: object) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 if TYPE_CHECKING:
-    from dataclasses import replace as replace  # whose names and types of fields are checked
+    from dataclasses import replace as replace  # so that type checkers check the names and types of fields
 else:
 
     def replace(record: Any, /, **changes: Any) -> Any:

@@ -46,7 +46,7 @@ class Instant(NamedTuple):
 
 
 class Signal(Protocol):
-    """Lets one thread wait until another one sets it, once: as ``threading.Event``."""
+    """Lets one thread wait until another one sets it, once, like ``threading.Event``."""
 
     def set(self) -> None: ...
 
@@ -140,7 +140,7 @@ class Runtime:
     def near(
         self, function: Callable[[T], R], items: Iterator[T], *, count: Callable[[T], int] = lambda _: 1
     ) -> Iterator[R]:
-        """Like ``map``, one item after another in the caller's thread, as long as that is fast. Leaves the other items.
+        """Like ``map``, but one item at a time in the caller's thread. Stops when items are slow, and leaves the rest.
 
         Use it before ``map`` for local files: threads help only where the disk is slow or the work is long. ``count``:
         the number of files of an item.
@@ -296,9 +296,9 @@ POINTER_READ = RetryPolicy(3, base_seconds=0)
 """A GET of the pointer, then of its manifest. Garbage collection may delete the manifest in between, which takes longer
 than a retention: twice is already improbable, so a third time is damage."""
 TRANSACTION = RetryPolicy(100)
-"""A user's function in ``Database.run``. A hundred conflicts are starvation, not bad luck."""
+"""A user's function in ``Database.run``. A hundred conflicts in a row are starvation, not bad luck."""
 WRITER_BATCH = RetryPolicy(11, base_seconds=0)
-"""A batch of ``Writer``. Each repetition needs another writer's conflicting commit or applied request."""
+"""A batch of ``BufferedWriter``. Each repetition needs another writer's conflicting commit or applied request."""
 AUTOCOMMIT = RetryPolicy(10, base_seconds=0)
 """A single statement. Each repetition needs a change of the table's columns or a new erasure."""
 INGEST_BATCH = RetryPolicy(5, base_seconds=0)

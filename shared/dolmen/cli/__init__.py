@@ -21,14 +21,14 @@ def main() -> None:
     if (answer := _early_answer()) is not None:
         sys.stdout.write(answer)
         return
-    gc.disable()  # until the command is imported: it would go through all modules again and again
+    gc.disable()  # until the command is imported: each collection would go through all modules again
     from dolmen.cli.run import main as run
 
     run()
 
 
 def _early_answer() -> str | None:
-    """The output of this process, if its arguments ask for one that no command is needed for."""
+    """The output for arguments that need no command, such as ``--help``; None for others."""
     words = sys.argv[1:]
     if (script := os.environ.get("_DOLMEN_COMPLETE")) is not None:
         return completion(script)

@@ -24,7 +24,7 @@ def adopt(
         Argument(
             metavar="SOURCE...",
             help="A folder of Parquet files, files, or the folder or metadata of an Iceberg table: URLs, paths of this "
-            "machine, or names in the database.",
+            "machine, or keys in the database.",
         ),
     ],
     database: DatabaseUrl,

@@ -42,13 +42,13 @@ def infer(
     file: Annotated[str, Argument(help=f"{INPUT_HELP}.")],
     form: InputFormat = None,
     as_yaml: Annotated[bool, Option("--yaml", help="Print a declaration of the table, for `dolmen apply`.")] = False,
-    table: Annotated[str, Option("--table", help="The table's name in it; by default the file's.")] = "",
+    table: Annotated[str, Option("--table", help="The table's name in the declaration; by default the file's.")] = "",
     dialect: Any = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a file is meant to be read: its format and dialect, its columns, and what was assumed.
+    """Show how dolmen would read a file: its format and dialect, its columns, and what was assumed.
 
-    Options say what is known already.
+    Give options for what you already know about it.
     """
     if as_yaml and as_json:
         raise InputError("give one of --yaml and --json")
@@ -179,7 +179,7 @@ def alter(
     add_check: Annotated[Texts, Option(help="NAME=PREDICATE: refuse rows for which it is FALSE.")] = None,
     primary_key: Annotated[str, Option(help="COLUMN,...: a primary key for a table without one.")] = "",
     first: Annotated[str, Option(help="COLUMN,...: scans return these first.")] = "",
-    sort_key: Annotated[str | None, Option(help="'day(at) DESC, id': sort new files by these; '' by none.")] = None,
+    sort_key: Annotated[str | None, Option(help="'day(at) DESC, id': sort new files by these; '' for none.")] = None,
     about: Any = None,
     as_json: Json = False,
 ) -> None:

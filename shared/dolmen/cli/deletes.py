@@ -63,7 +63,7 @@ def forget(
     about: Any = None,
     as_json: Json = False,
 ) -> None:
-    """Erase all rows about a person, in every table that has a column as its subject, in one commit."""
+    """Erase all rows about a person, in every table with the setting subject, in one commit."""
     db = open_existing(database)
     if not yes:
         ask("erase all rows about these subjects, in all tables, versions and clones?", as_json, _IRREVERSIBLE)
@@ -192,7 +192,7 @@ def request_delete(
     try:
         target.send([body])
     except RetryableError as error:
-        warn(f"not known whether it was sent; repeat it with --request-id {id_}")
+        warn(f"the request may or may not have been sent: repeat it with --request-id {id_}")
         raise error
     if as_json:
         print_json({"request_id": id_, "queue": target.url, "checked_against_version": version})

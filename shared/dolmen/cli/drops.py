@@ -1,4 +1,4 @@
-"""Commands on dropped files: ``backfill`` ingests existing ones, ``rejected`` shows the others and tries them again."""
+"""Commands on dropped files: ``backfill`` ingests existing ones, ``rejected`` lists and retries rejected ones."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def backfill(
     table: Annotated[
         list[str] | None, Option("--table", "-t", help="Take only files of this table; repeatable.")
     ] = None,
-    start_after: Annotated[str, Option(help="Go on after this key, where a run was interrupted.")] = "",
+    start_after: Annotated[str, Option(help="Continue after this key, where an earlier run was interrupted.")] = "",
     dry_run: DryRun = False,
     landing_prefix: Annotated[
         str, Option(envvar="DOLMEN_LANDING_PREFIX", help="Prefix of the keys of dropped files.")
@@ -126,7 +126,7 @@ def backfill(
     if here and queue:
         raise InputError("give either --here or --queue")
     if drop_source.is_directory and queue:
-        raise InputError("the function cannot read files of this machine: ingest them here, without --queue")
+        raise InputError("the ingest function cannot read local files: leave out --queue, to ingest them here")
     here = here or drop_source.is_directory
     queue = queue or os.environ.get("DOLMEN_INGEST_QUEUE", "")
     tally = BackfillTally(position=start_after)

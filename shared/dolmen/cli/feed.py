@@ -37,7 +37,7 @@ def changes(
     where: Annotated[str | None, Option(help="Only rows for which this predicate is true.")] = None,
     net: Annotated[bool, Option("--net", help="The difference of two versions only.")] = False,
     follow: Annotated[bool, Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
-    interval: Annotated[float, Option(help="Seconds between two looks for new commits.")] = 5.0,
+    interval: Annotated[float, Option(help="Seconds between checks for new commits.")] = 5.0,
     output: Output = None,
     form: OutputFormat = None,
     as_json: Json = False,
@@ -83,7 +83,7 @@ def _follow(
     output: Path | None,
     format: Format | None,
 ) -> None:
-    """Writes whole commits as they come, and ends after one when Ctrl-C is pressed."""
+    """Writes commits as they arrive. Ctrl-C ends it after a whole commit."""
     if format is None or format.kind == "parquet":
         raise InputError("--follow writes as it goes: give --format jsonl, csv or arrow")
     with stopping_at_interrupt() as stop:
@@ -116,7 +116,7 @@ def _new_commits(
     stop: Stop,
     flush: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the present changes, then those of new versions, for which it looks with one request."""
+    """Yields the existing changes, then those of new versions. Each check for a new version is one request."""
     identity = identify(version)
     while True:
         for commit in _whole_commits(rows):
@@ -132,11 +132,11 @@ def _new_commits(
         restart = f"since a version after {version}: go on with --since {version}"
         if now.partition("/")[0] != identity.partition("/")[0]:
             raise TableNotFoundError(
-                f"another table has the name {restart}, which shows all rows of the present table as inserts. --until, "
-                "with a version that has the table before, shows the last changes of that one"
+                f"another table has the name {restart}, which shows all rows of the present table as inserts; --until, "
+                "with a version that still has the previous table, shows the last changes of that one"
             )
         if now != identity:
-            raise SchemaError(f"the table has other columns {restart}, which shows the present columns")
+            raise SchemaError(f"the table's columns have changed {restart}, which shows the present columns")
         rows = read(version, newest)
         version = newest
 

@@ -240,7 +240,7 @@ def clone(
     about: Any = None,
     as_json: Json = False,
 ) -> None:
-    """Make a second table of a table, now or as it was, without copying its data."""
+    """Make a copy of a table, as it is or as it was, that shares its files: no data is copied."""
     db = open_existing(database)
     _check_source(db, moment)
     request = about.pop("request")

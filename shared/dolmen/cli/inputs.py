@@ -79,7 +79,7 @@ class Input:
         return replace(self, format=found.file_format)
 
     def source(self, entry: TableEntry | None = None) -> SourceFile:
-        """The file as options say it is to be read, and else the table's properties.
+        """The file, to be read as the options say, or else as the table's properties say.
 
         A table's entry also sets the defaults of columns that the file lacks, and the most columns it may have.
         """
@@ -92,7 +92,7 @@ class Input:
         return SourceFile(self.open, self._format(own), self.name, options)
 
     def _format(self, own: FileKind | None) -> Format:
-        """The format, which a table's ``own`` is if the name does not show one."""
+        """The file's format; if the name does not show one, the table's ``own``."""
         from dolmen.ingest.formats.formats import detect_file
 
         if self.format is not None:
@@ -157,7 +157,7 @@ def open_inputs(
 
 @contextmanager
 def explained(source: SourceFile, *, again: bool) -> Iterator[None]:
-    """Adds to an error of a file what the file looks like, and the options that read it so, if it can be read again."""
+    """Adds to a file's error what the file looks like, and options to read it that way, if it can be read again."""
     try:
         yield
     except InputError as error:
@@ -170,7 +170,7 @@ def explained(source: SourceFile, *, again: bool) -> Iterator[None]:
 
 @contextmanager
 def naming_quarantine(*, puts_aside: bool) -> Iterator[None]:
-    """Adds to the error of a bad row which option puts bad rows aside.
+    """Adds to the error of a bad row the option that puts bad rows aside.
 
     Not if the command puts them aside already, or the error names another option.
     """
@@ -399,7 +399,7 @@ class BadRowFiles:
     def report(self) -> None:
         """Says how many rows were put aside, and where they are."""
         for each in self.files:
-            warn(f"{count_text(each['rows'], 'row')} of {each['file']} cannot be read, and went to {each['to']}")
+            warn(f"{count_text(each['rows'], 'row')} of {each['file']} could not be read, and went to {each['to']}")
 
 
 def _path_for(name: str, rejects: Path | None, *, alone: bool) -> Path:
@@ -411,5 +411,5 @@ def _path_for(name: str, rejects: Path | None, *, alone: bool) -> Path:
     if alone and not rejects.is_dir():
         return rejects
     if not rejects.is_dir():
-        raise InputError(f"--rejects {str(rejects)!r} is no directory: the bad rows of several files need one")
+        raise InputError(f"--rejects {str(rejects)!r} is not a directory: bad rows of several files need one")
     return rejects / ((name.rsplit("/", 1)[-1] if name != STANDARD_INPUT else "standard-input") + SUFFIX)

@@ -130,7 +130,7 @@ def gc(
     full: Annotated[bool, Option("--full", help="Look for orphans of any age.")] = False,
     outside: Annotated[
         list[str] | None,
-        Option(metavar="URL", help="A folder, e.g. of dropped files, whose objects receipts of erasures list."),
+        Option(metavar="URL", help="A folder, e.g. of dropped files, whose objects erasure receipts should list."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -29,7 +29,7 @@ from dolmen.transactions.snapshot import Moment, Snapshot
 
 
 class _Conversion(Struct):
-    """Passes values on that need no conversion. Typer would import pydantic even for those, which takes 0.25 s."""
+    """Passes on values that need no conversion. Typer would import pydantic even for those, which takes 0.25 s."""
 
     of_typer: Callable[[], Any]
 
@@ -160,12 +160,12 @@ _HELP = {
     "encoding": "as utf-8, utf-16, windows-1252, latin-1",
     "skip_lines": "how many lines of CSV, or rows of a sheet, come before the header",
     "header": "whether CSV, or a sheet, has a header",
-    "trim": "whether spaces at the ends of fields of CSV, and around their quotes, are not part of them",
-    "nulls": "an unquoted text of CSV that is NULL, as NA; repeatable",
-    "booleans": "texts of CSV for true and false, as yes/no; repeatable",
-    "timestamp_formats": "how times are written, as %d/%m/%Y %H:%M, or epoch_ms; repeatable",
+    "trim": "whether to strip spaces at the ends of CSV fields, and around their quotes",
+    "nulls": "an unquoted text of CSV that means NULL, such as NA; repeatable",
+    "booleans": "texts of CSV for true and false, such as yes/no; repeatable",
+    "timestamp_formats": "how times are written, such as %d/%m/%Y %H:%M, or epoch_ms; repeatable",
 }
-"""By attribute of ``Dialect``, what the help says instead of the property's own."""
+"""Help texts that replace those of the properties, by attribute of ``Dialect``."""
 
 
 def _dialect_option(attribute: str, setting: Property) -> Any:
@@ -216,7 +216,7 @@ def snapshot_of(db: Database, moment: Moment, *, settled: bool = False) -> Snaps
             "way may still get an earlier date"
         )
         if settled:
-            raise UnsettledTimestampError(f"{reason}. Nothing was changed: --version {snapshot.version} takes it")
+            raise UnsettledTimestampError(f"{reason}. Nothing was changed: --version {snapshot.version} uses it anyway")
         warn(reason)
     return snapshot
 

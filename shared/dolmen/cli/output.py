@@ -378,14 +378,14 @@ def stopping_at_interrupt() -> Iterator[Stop]:
 
 
 def check_interval(seconds: float) -> None:
-    """Raises InputError unless it is a sensible pause between two looks."""
+    """Raises InputError unless it is a sensible pause between two checks."""
     if not 0 < seconds < 86_400:
         raise InputError(f"--interval {seconds}: give seconds, more than 0 and less than a day")
 
 
 @contextmanager
 def changing_line(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Shows a line about work under way on standard error, if that is a terminal; yields what replaces the text."""
+    """Shows a line about running work on standard error, if that is a terminal; yields a function to replace it."""
     if quiet or not errors.is_terminal:
         yield lambda text: None
         return

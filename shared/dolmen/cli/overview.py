@@ -15,7 +15,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "publish-iceberg": "Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md.",
     },
     "declare": {
-        "infer": "Show how a file is meant to be read: its format and dialect, its columns, and what was assumed.",
+        "infer": "Show how dolmen would read a file: its format and dialect, its columns, and what was assumed.",
         "alter": "Change a table's columns in one commit that touches no file, in the order of the options below.",
         "apply": "Make tables, their columns and settings match a file, in one commit; show the differences first.",
     },
@@ -30,7 +30,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "erase": (
             "Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."
         ),
-        "forget": "Erase all rows about a person, in every table that has a column as its subject, in one commit.",
+        "forget": "Erase all rows about a person, in every table with the setting subject, in one commit.",
         "erasures": (
             "List erasures, show the receipt of one, verify it, or hurry it. Exit code 7: the database "
             "contradicts a receipt."
@@ -47,7 +47,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "restore": (
             "Make tables what they were in an earlier version, in one commit that copies nothing. Later versions stay."
         ),
-        "clone": "Make a second table of a table, now or as it was, without copying its data.",
+        "clone": "Make a copy of a table, as it is or as it was, that shares its files: no data is copied.",
     },
     "programs": {
         "local": (
@@ -63,7 +63,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "stats": {
         "stats": (
-            "Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."
+            "Show the remaining background work: unresolved deletes, small files, dead rows, the manifest's size."
         ),
         "report": (
             "Write one HTML page about the health of the database: what needs attention, and the figures behind it."
@@ -98,11 +98,11 @@ COMMANDS: dict[str, dict[str, str]] = {
             "Read the rows with a primary key, through the index if there is one. Exit code 3 if there is no such row."
         ),
         "sql": (
-            "Run a query on DuckDB, whose filters and columns are pushed into the scans; or statements, in one commit."
+            "Run a query on DuckDB, which pushes filters and columns into the scans; or run statements, in one commit."
         ),
         "update": "Give rows new values, in one commit.",
         "merge": (
-            "Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."
+            "Merge a file: update, delete and insert rows, in one commit. For conditions, use Python (Table.merge)."
         ),
     },
 }

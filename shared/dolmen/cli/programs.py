@@ -29,7 +29,7 @@ def local(
     database: Annotated[
         str | None, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; ROOT/database by default.")
     ] = None,
-    functions: Annotated[Path | None, Option(help="A folder of other functions than dolmen's.")] = None,
+    functions: Annotated[Path | None, Option(help="A folder of your own functions, in place of dolmen's.")] = None,
     once: Annotated[bool, Option("--once", help="End when everything is handled.")] = False,
     auto_create: Annotated[
         bool, Option("--auto-create/--no-auto-create", help="Create missing tables from dropped files.")

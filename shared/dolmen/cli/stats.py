@@ -1,6 +1,6 @@
 """Commands on the state of a database: ``stats`` shows the work that is left, and ``report`` writes a page.
 
-With ``--watch``, a look costs one request while nothing is committed.
+With ``--watch``, each check costs one request while nothing is committed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def stats(
     interval: Annotated[float, Option(help="Seconds between two looks.")] = 5.0,
     as_json: Json = False,
 ) -> None:
-    """Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."""
+    """Show the remaining background work: unresolved deletes, small files, dead rows, the manifest's size."""
     if watch:
         watch_debts(dolmen.open(database), interval, exact=exact, as_json=as_json)
         return
@@ -134,7 +134,7 @@ _WORDS = {
 
 
 class WatchedState(Struct, frozen=True):
-    """The state of a database at one look; ``before`` is that of the previous look, ``seconds`` earlier."""
+    """The state of a database at one check; ``before`` is that of the previous check, ``seconds`` earlier."""
 
     at_us: int
     debts: Debts

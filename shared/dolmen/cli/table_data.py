@@ -82,7 +82,7 @@ def create(
     primary_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     sort_key: Annotated[str, Option(help="What files are sorted by: 'day(at) DESC, id'.")] = "",
     partition_by: Annotated[
-        str, Option(help="Columns or transforms of them, of which a file has one value: 'day(at), tenant'.")
+        str, Option(help="Columns, or transforms of them, by which rows are split into files: 'day(at), tenant'.")
     ] = "",
     cluster_by: Annotated[str, Option(help="Columns by whose z-order compaction sorts: 'tenant, at'.")] = "",
     about: Any = None,
@@ -95,7 +95,7 @@ def create(
     if like is None:
         schema = parse_columns(columns)
         if dialect:
-            raise InputError(f"{flag_of(next(iter(dialect)))} says how a file is written: give one, --like")
+            raise InputError(f"{flag_of(next(iter(dialect)))} describes a file: name the file with --like")
     else:
         with open_inputs([like], form, dialect, again=True) as [file]:
             found = file.infer()
@@ -127,7 +127,7 @@ def append(
     ] = False,
     upsert: Annotated[bool, Option("--upsert", help="Replace rows with the same primary key.")] = False,
     skip_equal: Annotated[
-        bool, Option("--skip-equal", help="With --upsert: write no row that the table has already.")
+        bool, Option("--skip-equal", help="With --upsert: do not write rows that the table already has unchanged.")
     ] = False,
     insert: Annotated[bool, Option("--insert", help="Add nothing if the table has one of the primary keys.")] = False,
     form: InputFormat = None,
@@ -152,7 +152,7 @@ def append(
 ) -> None:
     """Add the rows of files, all in one commit.
 
-    Files are read as the options say, and else as the table's settings of the dialect (ingest_delimiter, ...). Other
+    Options say how files are read; without them, the table's dialect settings apply (ingest_delimiter, ...). The other
     settings ingest_* have no effect here; they are for dropped files.
     """
     if upsert and insert:
@@ -206,7 +206,7 @@ def append(
 
 
 def _warn_of_folders(files: Sequence[str], columns: Sequence[str] | None) -> None:
-    """Says which columns have values in names of folders, which are not read. None: of a new table, any."""
+    """Warns of columns whose values are only in folder names, which are not read. ``columns``: None for a new table."""
     folders = {part for file in files if "=" in file for part in file.split("/")[:-1]}
     if any("=" in folder for folder in folders):
         from dolmen.adopt.hive_folders import folder_values  # only for such files
@@ -276,7 +276,7 @@ def scan(
     output: Output = None,
     form: OutputFormat = None,
     partition_by: Annotated[
-        str, Option(help="With --output DIRECTORY: write folders day=2026-11-29/ of columns or transforms of them.")
+        str, Option(help="With --output DIRECTORY: write folders such as day=2026-11-29/, by columns or transforms.")
     ] = "",
     count: Annotated[bool, Option("--count", help="Count the rows only.")] = False,
     explain: Annotated[bool, Option("--explain", help="Show what would be read, without reading it.")] = False,
@@ -333,7 +333,7 @@ def sql(
     about: Any = None,
     as_json: Json = False,
 ) -> None:
-    """Run a query on DuckDB, whose filters and columns are pushed into the scans; or statements, in one commit."""
+    """Run a query on DuckDB, which pushes filters and columns into the scans; or run statements, in one commit."""
     format = destination(output, form, as_json=as_json)
     creates = query.lstrip()[:6].upper() == "CREATE"
     db = dolmen.open(database) if creates else open_existing(database)
@@ -398,11 +398,11 @@ def merge(
     about: Any = None,
     as_json: Json = False,
 ) -> None:
-    """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
+    """Merge a file: update, delete and insert rows, in one commit. For conditions, use Python (Table.merge)."""
     from dolmen.ingest.formats.formats import read
 
     if assignments and when_matched != "update":
-        raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
+        raise InputError(f"--set needs --when-matched update, not {when_matched}: leave out one of the two")
     db = open_existing(database)
     target = db.table(table)
     names = names_of(on) or list(target.primary_key)
@@ -438,7 +438,7 @@ def _columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
 
 
 def _without_empty(source: SourceFile, rows: pa.RecordBatchReader, names: Sequence[str]) -> pa.RecordBatchReader:
-    """The rows of a file without columns that have no value, and are none of ``names``."""
+    """The rows of a file, without columns that have no value and are not in ``names``."""
     from dolmen.ingest.formats.formats import survey
     from dolmen.ingest.new_columns import NewColumns
 

@@ -129,7 +129,7 @@ class ColumnsDependency(Struct, frozen=True):
 
 
 class Expect(Struct, frozen=True):
-    """Requires that settings, and perhaps columns, are as the writer saw them. Otherwise the whole commit fails."""
+    """Requires that settings, and columns if given, are as the writer saw them. Otherwise the whole commit fails."""
 
     name: str | None  # the table's name; None for the database
     uuid: str
@@ -147,14 +147,14 @@ class Expect(Struct, frozen=True):
             now = entry.properties
             if self.columns is not None and _reading_properties(self.columns) != _reading_properties(entry.schema):
                 raise ConflictError(
-                    f"somebody changed columns of table {self.name!r} meanwhile, in version {draft.base.version} or "
+                    f"another commit changed columns of table {self.name!r}, in version {draft.base.version} or "
                     "one before it: look at them again"
                 )
         names = {*now, *self.properties} if self.names is None else self.names
         if changed := sorted(name for name in names if now.get(name) != self.properties.get(name)):
             what = "the database" if self.name is None else f"table {self.name!r}"
             raise ConflictError(
-                f"somebody changed {', '.join(changed)} of {what} meanwhile, in version {draft.base.version} or one "
+                f"another commit changed {', '.join(changed)} of {what}, in version {draft.base.version} or one "
                 "before it: look at the differences again"
             )
 
@@ -249,7 +249,7 @@ effects and names are only counted, and a longer name is cut."""
 
 
 def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], int]:
-    """The first different effects, cut to their limits for the manifest, and how many more there were."""
+    """The first distinct effects, cut to their limits for the manifest, and how many more there were."""
 
     def cut(effect: TableEffect) -> TableEffect:
         over = tuple(
@@ -284,7 +284,7 @@ class Note(Struct, frozen=True):
 
     @classmethod
     def join(cls, notes: Iterable[Note]) -> Note | None:
-        """Their different messages, and all metadata. None if that is too much, or two have other values for a key."""
+        """Their distinct messages, and all metadata. None if that is too much, or two notes differ in a key's value."""
         messages, metadata = dict[str, None](), dict[str, str]()
         for note in notes:
             messages |= {note.message: None} if note.message else {}
@@ -304,7 +304,7 @@ T = TypeVar("T")
 
 
 class About(TypedDict, total=False):
-    """The arguments of every call that changes something, besides its own: see ``Table.append``."""
+    """The arguments that every changing call takes besides its own: see ``Table.append``."""
 
     request: str | None
     message: str | None
@@ -376,8 +376,8 @@ class Change(Struct, frozen=True):
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
-                    f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
-                    "use a new id for another request; the same one is applied"
+                    f"id {entry.id!r} was applied by version {entry.version} with other content, or for other columns: "
+                    "use a new id for a new request; if it is the same request, it is applied already"
                 )
         return {entry.id: entry.version for entry in repeated}
 
@@ -516,6 +516,6 @@ def _belongs_to(statement: Statement, ids: set[str]) -> bool:
     if applied and applied != requests:
         raise ConflictError(
             f"table {statement.name!r}: {len(applied)} of {len(requests)} requests, {min(applied)!r} first, were "
-            "applied meanwhile, and their rows are in one file with those of the others: write these alone"
+            "applied meanwhile, and the others' rows are in the same files: write the others again, alone"
         )
     return bool(applied)

@@ -41,7 +41,7 @@ MEMBERS = frozenset(Manifest.__struct_fields__)
 
 
 class ColumnsChangedError(ConflictError):
-    """A column's name has another meaning than when the call used it: the caller must repeat the call."""
+    """A column's name no longer means the column that the call used: the caller must repeat the call."""
 
 
 class Statement(Protocol):
@@ -148,7 +148,7 @@ class Draft:
         now = next((other for other, there in self.tables.items() if there.uuid == uuid), None)
         if now is not None:
             raise ConflictError(
-                f"table {name!r} is called {now!r} since version {self.base.version} or one before it: open it under "
+                f"table {name!r} was renamed to {now!r} by version {self.base.version} or one before it: open it under "
                 "that name and repeat"
             )
         if entry is None:

@@ -368,9 +368,9 @@ class Context(Struct, frozen=True):
 
     @contextmanager
     def reading(self, version: int, last: int | None = None) -> Iterator[None]:
-        """Wraps work that reads a version's objects: raises VersionExpiredError if one is missing for that reason.
+        """Wraps work that reads a version's objects: if one is missing because it expired, raises VersionExpiredError.
 
-        ``last`` is the last version, if the work reads several; those between may expire though a tag keeps the first.
+        ``last`` is the last version, if the work reads several; those between may expire even if a tag keeps the first.
         """
         try:
             yield

@@ -29,7 +29,7 @@ from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.store.base import Stored, Unknown
 
 _log = logging.getLogger("dolmen")
-"""Tells commits and their attempts, without values of rows, predicates, messages or request ids."""
+"""Logs commits and their attempts, without values of rows, predicates, messages or request ids."""
 
 MOST_CHANGES = 256
 """The most changes in one version. Each adds an entry to the manifest, and some upload a ``.del`` object with it."""
@@ -165,8 +165,8 @@ class _AdaptedChange:
 def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     """The first changes that can become one version together, at most ``most``.
 
-    Background work goes alone, because it makes no version if it has nothing to do. What the authors
-    say must fit into one note (``Note.join``).
+    Background work goes alone, because it makes no version if it has nothing to do. The notes of the others
+    must fit into one (``Note.join``).
     """
     group = waiting[:1]
     if waiting[0].change.is_background:
@@ -226,7 +226,7 @@ class Leader:
 
     def _begin(self) -> None:
         head = self._head
-        # An attempt on an old base mostly loses. The version after the base may expire before readback looks for it.
+        # An attempt on an old base usually loses. The version after the base may expire before readback looks for it.
         if head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS:
             self._refresh()
         else:
@@ -414,14 +414,14 @@ def _swap_pointer(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> s
         if isinstance(outcome, Unknown):
             unknown = outcome.reason
         elif verdict is Readback.UNKNOWN:
-            unknown = unknown or "the pointer was replaced, and by whom can't be read"
+            unknown = unknown or "the pointer was replaced, and the commit that did it can't be read"
     if unknown:
         raise UnknownOutcomeError(manifest.commit_id, unknown)
     raise StoreUnavailableError(f"the pointer could not be replaced: {refusal}")
 
 
 LOSSES_BEFORE_TURN = 2
-"""Attempts that a writer loses before it asks for a turn: where few compete, the next one mostly lands anyway."""
+"""Attempts that a writer loses before it asks for a turn: with few competitors, the next one usually lands anyway."""
 
 LONGEST_SECONDS = 5.0  # the longest wait for a turn, whatever the pointer says
 

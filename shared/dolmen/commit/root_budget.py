@@ -1,4 +1,4 @@
-"""The root's byte budget: moves entries out of a manifest that is too large, or that is uploaded too often as it is.
+"""The root's byte budget: moves entries out of a manifest that is too large, or whose entries are uploaded too often.
 
 The *root* is the manifest's own object, without its segments; a *tail* is a run of its oldest entries. A spill takes
 entries of the base, so that the segment of a lost attempt serves the next one, if all its entries are still inline and
@@ -43,8 +43,8 @@ segment is worth, so that both together cost at most twice the least possible, w
 the database has no budget of its own."""
 
 MOST_MERGED, MOST_MERGED_BYTES = 512, 64 * KIB
-"""A spill takes in the segment before it as long as both have no more entries, and that segment no more bytes. So
-segments do not become many though spills are small, and an entry is written some ten times before it stays. Only if
+"""A spill merges the segment before it if both together have at most this many entries, and that segment has at
+most this many bytes. This keeps segments few though spills are small, and writes an entry about ten times. Only if
 the database has no budget of its own."""
 
 _MERGED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})

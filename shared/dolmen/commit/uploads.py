@@ -1,4 +1,4 @@
-"""The objects that a commit uploads, such as deletes as tombstones; and intents, which announce larger uploads.
+"""The objects that a commit uploads, such as tombstones; and intents, which announce larger uploads.
 
 An intent is an object that says which objects a long job is writing before it commits them. It protects nothing: the
 fence in the manifest decides which commits may still land. It lets collection find the objects of a dead job at once
@@ -60,7 +60,7 @@ class BufferedFiles:
         """The buffered bodies, by key."""
 
     def buffer_small_files(self) -> None:
-        """Small files wait for the commit from now on. Only for one that does not read what it has written."""
+        """From now on, buffers small files until the commit. Only for a commit that does not read its own writes."""
         self._most_bytes = MOST_BUFFERED_BYTES
 
     def __bool__(self) -> bool:
@@ -139,7 +139,7 @@ class PendingUploads:
         return read_blob(self._store, blob) if body is None else check_blob(body, blob)
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
-        """Reads a range of an object that this commit made, for a transaction that reads; None for other objects."""
+        """Reads a range of an object that this commit made, for a transaction that reads its writes; otherwise None."""
         found = (body for uploads in (self, *self.earlier) if (body := uploads._own_body(key)) is not None)
         body = next(found, None)
         return None if body is None else body[offset : offset + length]

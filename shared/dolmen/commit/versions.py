@@ -113,7 +113,7 @@ def manifest_at_time(
             return manifest_of(head, entry)
     if newest.horizon > 1:
         raise VersionExpiredError(f"that time is before version {newest.horizon}, the oldest kept")
-    raise VersionNotFoundError("the database is younger than that")
+    raise VersionNotFoundError("the database did not exist at that time: give a later one")
 
 
 def is_settled(base: Base, timestamp_us: int) -> bool:

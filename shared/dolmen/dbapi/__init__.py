@@ -1,6 +1,6 @@
 """Databases through PEP 249, Python's interface of databases: ``dolmen.dbapi.connect(url)``.
 
-A module belongs here if it exists for a standard of other programs: PEP 249, SQLAlchemy, or dbt's adapter for DuckDB.
+A module belongs here if it implements an interface of other programs: PEP 249, SQLAlchemy, or dbt's DuckDB adapter.
 It imports ``dolmen.api`` and what lies below. Begin with ``dolmen.dbapi.connection``.
 docs/dbapi.md says how transactions, values and errors map.
 """

@@ -74,7 +74,7 @@ class SqlConnection:
 
     @property
     def database(self) -> Database:
-        """The database, for all that SQL does not say. Its methods commit by themselves."""
+        """The database, for everything that SQL cannot express. Its methods commit by themselves."""
         if self._database is None:
             raise ProgrammingError("the connection is closed: connect again")
         return self._database
@@ -94,7 +94,7 @@ class SqlConnection:
         self._autocommit = value
 
     def begin(self) -> Transaction:
-        """The transaction of the statements since the last commit; a new one after it. For statements by methods."""
+        """The open transaction; after a commit, a new one. Use it to add statements through methods."""
         with raising_database_errors():
             if self._transaction is None:
                 self._transaction = self.database.transaction()
@@ -147,7 +147,7 @@ class SqlConnection:
 class SqlCursor:
     """Runs statements of a connection, one after the other, and reads the rows of the last one.
 
-    Rows are read as they are fetched, in bounded memory, and are those that the statement saw, whatever the
+    Rows are read as they are fetched, in bounded memory. They are the rows that the statement saw, whatever the
     connection does afterwards.
     """
 
@@ -270,15 +270,15 @@ class SqlCursor:
             return list(islice(self._fetch(), arguments.number("size", self.arraysize if size is None else size, 0)))
 
     def fetchall(self) -> list[Row]:
-        """All further rows."""
+        """All remaining rows."""
         with raising_database_errors():
             return list(self._fetch())
 
     def fetch_arrow_table(self) -> pa.Table:
-        """All rows as an Arrow table, without objects of Python. Call it before any row is fetched."""
+        """All rows as an Arrow table, without creating Python objects. Call it before any row is fetched."""
         self._check_open()
         if self._rows is not None:
-            raise InterfaceError("rows of this result were fetched before: execute the query again, and fetch no row")
+            raise InterfaceError("rows of this result have been fetched already: execute the query again first")
         self._fetch()
         assert self._result is not None
         self._rows = iter(())
@@ -298,10 +298,10 @@ class SqlCursor:
         """Does nothing: parameters have the types of their values."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Does nothing: values come as a whole."""
+        """Does nothing: values are always returned whole."""
 
     def close(self) -> None:
-        """Closes the cursor, and lets its result go."""
+        """Closes the cursor, and releases its result."""
         self._clear()
         self._is_closed = True
 

@@ -76,7 +76,7 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt is not installed beside m
 
 
 def _rows_of(target: TargetConfig) -> pa.RecordBatchReader:
-    """The rows of the file that dbt has written. Of no rows it makes one of NULLs, which is left out."""
+    """The rows of the file that dbt wrote. For a model without rows dbt writes a row of NULLs, which is left out."""
     location = target.location
     if location is None or "://" in location.path:
         raise InputError(f"model {target.relation.identifier!r}: location must be a file of this machine")

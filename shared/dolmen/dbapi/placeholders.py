@@ -97,7 +97,7 @@ class ManyRows(Struct, frozen=True):
 
 
 def _array(values: Sequence[Any], field: pa.Field | None, key: str | int, first: int) -> pa.Array:
-    """The values of one parameter. What an array of the column's type would lose silently, the INSERT refuses."""
+    """The values of one parameter, mostly in their own type: so the INSERT refuses values that do not fit."""
     kind = None if field is None else field.type
     try:
         if kind is not None and all(value is None for value in values):
@@ -109,7 +109,7 @@ def _array(values: Sequence[Any], field: pa.Field | None, key: str | int, first:
             return pa.array(values, kind)
         try:
             return pa.array(values)
-        except (pa.ArrowException, TypeError):  # whole numbers among Decimals, for one
+        except (pa.ArrowException, TypeError):  # for example, whole numbers among Decimals
             return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         last = first + len(values) - 1

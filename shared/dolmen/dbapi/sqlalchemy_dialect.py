@@ -55,7 +55,7 @@ class DuckdbType(types.UserDefinedType[Any]):  # type: ignore[misc]  # SQLAlchem
 
 
 class DecimalValues(types.Numeric):  # type: ignore[misc]  # SQLAlchemy is untyped here
-    """Takes floats too, by their shortest text, as SQLAlchemy's users expect."""
+    """Accepts floats too, by their shortest text, as SQLAlchemy's users expect."""
 
     def bind_processor(self, dialect: Any) -> Any:
         return lambda value: Decimal(repr(value)) if isinstance(value, float) else value
@@ -65,14 +65,14 @@ class DecimalValues(types.Numeric):  # type: ignore[misc]  # SQLAlchemy is untyp
 
 
 class FloatValues(types.Float):  # type: ignore[misc]  # SQLAlchemy is untyped here
-    """Takes Decimals too."""
+    """Accepts Decimals too."""
 
     def bind_processor(self, dialect: Any) -> Any:
         return lambda value: float(value) if isinstance(value, Decimal) else value
 
 
 class IntervalValues(types.Interval):  # type: ignore[misc]  # SQLAlchemy is untyped here
-    """Durations, as moments after 1970 began: tables have no durations."""
+    """Durations, stored as timestamps counted from 1970-01-01, because tables have no type for durations."""
 
     def literal_processor(self, dialect: Any) -> Any:
         return lambda value: f"TIMESTAMP '{self.epoch + value}'"
@@ -93,7 +93,7 @@ class JsonIndex(_JsonPathValues, types.JSON.JSONIndexType):  # type: ignore[misc
 
 
 class JsonPath(_JsonPathValues, types.JSON.JSONPathType):  # type: ignore[misc]  # SQLAlchemy is untyped here
-    """Several of them."""
+    """A path of keys and numbers."""
 
 
 def _json_path(value: Any) -> str:

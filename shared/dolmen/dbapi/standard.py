@@ -18,11 +18,11 @@ class Warning(Exception):  # noqa: N818 - PEP 249's name
 
 
 class InterfaceError(Error):
-    """A call that a connection or cursor does not take."""
+    """A call that the connection or cursor does not allow in its present state."""
 
 
 class DatabaseError(Error):
-    """An error of the database. ``__cause__`` is dolmen's own, with all that it knows."""
+    """An error of the database. ``__cause__`` is dolmen's own error, with all details."""
 
     retryable = False  # true if the transaction may succeed when it is repeated from its beginning
 
@@ -32,11 +32,11 @@ class DataError(DatabaseError):
 
 
 class OperationalError(DatabaseError):
-    """Nothing is wrong with the statement. Repeat the transaction if ``retryable``, or see to the store."""
+    """Nothing is wrong with the statement. Repeat the transaction if ``retryable``; otherwise check the store."""
 
 
 class IntegrityError(DatabaseError):
-    """A primary key is there already."""
+    """A row with this primary key exists already."""
 
 
 class InternalError(DatabaseError):

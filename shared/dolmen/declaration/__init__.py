@@ -1,6 +1,6 @@
 """Declares tables in a file: ``plan`` shows what would change, and ``apply`` makes the database match.
 
-It imports ``dolmen.api.database`` and the rooms below it, but not ``dolmen.ingest``.
+It imports ``dolmen.api.database`` and the packages below it, but not ``dolmen.ingest``.
 Begin with ``dolmen.declaration.declaration_plan``; ``dolmen.declaration.declaration_file`` checks the file.
 docs/tables.md has an example.
 """

@@ -102,7 +102,7 @@ class DocumentPart:
             if name == "<<":
                 raise part.error("'<<' is not supported: write the members out")
             if name in members:
-                raise part.error(f"{name!r} is there twice, first on line {members[name].line}")
+                raise part.error(f"{name!r} occurs twice, first on line {members[name].line}: remove one of the two")
             if names is not None and name not in names:
                 raise part.error(f"unknown member {name!r}; {_instead(name, names)}")
             members[name] = DocumentPart(value, self.file, of.format(repr(name)) if "{}" in of else f"{of} {name!r}")

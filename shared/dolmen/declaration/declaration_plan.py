@@ -250,7 +250,7 @@ def _make_type(
         else:
             _alter_inside(alteration, WidenColumn(path, new), change)
     if path != existing.name and existing.nullable != declared.nullable:
-        raise _error(alteration, table, path, "is inside of another, so whether it may be NULL cannot be changed")
+        raise _error(alteration, table, path, "is inside another column, so whether it may be NULL cannot be changed")
 
 
 def _alter_inside(
@@ -258,7 +258,7 @@ def _alter_inside(
 ) -> None:
     """Changes a field inside of a column. Raises SchemaError if its path is the name of another column."""
     if NestedPath.of(alteration.entry.schema, change.name) is None:
-        reason = "is beside one with a field of that path: rename one of them first"
+        reason = "has the name of the path to a field inside another column: rename one of the two first"
         raise _error(alteration, str(difference.table), change.name, reason)
     alteration.add(change, difference)
 
@@ -390,7 +390,7 @@ def _alter(transaction: Transaction, table: str, expected: TableEntry, changes: 
 def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
     """Compares a declaration with the newest version.
 
-    The declaration has all properties of the tables that it names: a property that is set and not declared is unset.
+    A declaration is complete for the tables that it names: a property that is set but not declared is unset.
     The same holds for the database's properties, if the declaration has the member ``database``. Other tables stay as
     they are.
 
@@ -435,7 +435,7 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str],
         ConflictError: other commits kept changing the same tables or properties.
     """
     declared = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
-    for _ in range(ROUNDS - 1):  # no ``replay``: a plan commits itself, as it does once a user has seen it
+    for _ in range(ROUNDS - 1):  # a plan commits itself, so ``replay`` is not used
         with suppress(ConflictError):
             return plan(database, declared, drop=drop).commit()
     return plan(database, declared, drop=drop).commit()

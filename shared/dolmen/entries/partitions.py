@@ -114,7 +114,7 @@ class PartitionSpec(Struct, frozen=True):
 
 
 def _key(transform: Transform, field: Field) -> str:
-    """The key of a recorded value. A date hashes otherwise than the timestamp that its column may become."""
+    """The key of a recorded value. The hash of a date differs from that of the timestamp that it may become."""
     return f"{transform}({'date ' if pa.types.is_date(field.arrow_type) else ''}{field.id})"
 
 
@@ -126,7 +126,7 @@ def recorded_values(file: DataFile) -> Iterator[tuple[Transform, int, Json]]:
     for key, value in file.partitions.items():
         found = _KEY.fullmatch(key)
         if found is None:
-            raise InputError(f"{short_repr(key)} is no transform of a column")
+            raise InputError(f"{short_repr(key)} is not a transform of a column")
         yield Transform.of(found[1], int(found[2]) if found[2] else None), int(found[3]), value
 
 

@@ -1,4 +1,4 @@
-"""Split-block Bloom filters of ids and of Parquet's column chunks: they find all of their values, and few others.
+"""Split-block Bloom filters of ids and of Parquet's column chunks: no false negatives, and few false positives.
 
 A filter is blocks of 32 bytes, each 8 little-endian 32-bit words. The hash h of an id is the 8-byte BLAKE2b of its
 UTF-8, as a little-endian number; that of a Parquet value is the XXH64, with seed 0, of its plain encoding, without the

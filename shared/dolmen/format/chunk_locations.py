@@ -198,7 +198,7 @@ def _schema_of(metadata: pq.FileMetaData) -> bytes | None:
     columns = metadata.schema.to_arrow_schema()
     try:
         body = file_without_rows(columns)
-    except pa.ArrowException:  # a schema that only others can write
+    except pa.ArrowException:  # a schema that pyarrow cannot write
         return None
     own = pq.read_metadata(pa.BufferReader(body)).schema
     if not own.equals(metadata.schema) or not own.to_arrow_schema().equals(columns, check_metadata=True):

@@ -57,7 +57,7 @@ def widening_problem(narrow: pa.DataType, wide: pa.DataType) -> str:
 def nested_widening_problem(narrow: pa.DataType, wide: pa.DataType) -> str:
     """Why a field inside a column can't get another type; "" where it can."""
     if is_date_to_timestamp(narrow, wide):
-        return "there are no statistics of fields, so nothing tells whether all its days are timestamps"
+        return "there are no statistics of fields, so nothing shows whether all its days are timestamps"
     return widening_problem(narrow, wide)
 
 
@@ -131,7 +131,7 @@ def widen_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema)
 class NestedPath(Struct, frozen=True):
     """The dotted path of a field inside a column: of a struct's field, a list's ``element`` or a map's ``value``.
 
-    Names may have points themselves: the longest that fits is taken, first of the column, then of each field.
+    Names may contain dots themselves: the longest match is taken, first for the column, then for each field.
     """
 
     column: Field
@@ -194,7 +194,7 @@ class NestedPath(Struct, frozen=True):
             check_field_names([child.name for child in changed])
             return msgspec.structs.replace(field, type={"struct": [msgspec.to_builtins(child) for child in changed]})
         if [child.name for child in changed] != [child.name for child in children]:
-            raise SchemaError(f"column {self.column.name!r}: a {kind} has no fields that come, go or get other names")
+            raise SchemaError(f"column {self.column.name!r}: fields of a {kind} can't be added, dropped or renamed")
         stored = msgspec.to_builtins(msgspec.structs.replace(changed[0], name=child_fields(json)[-1].name))
         return msgspec.structs.replace(
             field, type={"list": stored} if kind == "list" else {"map": [json["map"][0], stored]}
@@ -351,7 +351,7 @@ def record_names(before: Schema, after: Schema, ts: int) -> Schema:
 
 
 def named_since(schema: Schema) -> int:
-    """Timestamp from which on all names of a table's columns are known.
+    """The timestamp since which all names of a table's columns are known.
 
     An older dolmen records none: there, all that is known is when the columns were last altered.
     """
@@ -359,7 +359,7 @@ def named_since(schema: Schema) -> int:
 
 
 def placed_since(schema: Schema) -> int | None:
-    """Timestamp from which on all columns have their present positions; None if that is not known.
+    """The timestamp since which all columns have had their present positions; None if it is not known.
 
     Columns that are added at the end move no others.
     """
@@ -372,7 +372,7 @@ def placed_since(schema: Schema) -> int | None:
 def names_at(schema: Schema, ts: int) -> Names:
     """The names that columns had at a time, as far as they are known.
 
-    A column that was added later has its name already, unless another column had it: producers may be ahead.
+    A column that was added later counts with its name, unless another column had it: producers may be ahead.
     """
     latest = 2**63
     names: dict[int, tuple[int, str]] = {field.id: (latest, field.name) for field in schema.fields}
@@ -386,7 +386,7 @@ def names_at(schema: Schema, ts: int) -> Names:
 
 
 def names_around(schema: Schema, at_us: int | None) -> tuple[Names, ...]:
-    """The different names that columns had at a time by the server's clock; None = the time may be any."""
+    """The possible sets of names that columns had at a time by the server's clock; None = at any time."""
     first, last = (0, 2**63 - 1) if at_us is None else (at_us - CLOCK_STEP_US, at_us + CLOCK_STEP_US)
     between = (name.until_ts for name in schema.former if first < name.until_ts <= last)
     return distinct_names(names_at(schema, ts) for ts in (first, *between, last))

@@ -155,7 +155,7 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
     ``data``: rows with (at least) the columns by NAME, in their stored types.
 
     Raises:
-        InputError: a float or nested column, which nothing can be deleted by.
+        InputError: a float or nested column, which cannot be part of a key.
         RowError: a NULL, with its 1-based row.
     """
     table = key_tuples(data, columns)
@@ -245,7 +245,7 @@ def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
 def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:
     """The keys of a fetched blob. Raises CorruptionError."""
     with _keys_file(body, tombstone) as file:
-        # No threads of Arrow's: one might free the body only when the Python interpreter has already ended.
+        # No Arrow threads: one of them might free the body after the Python interpreter has ended.
         return _check_columns(file.read(use_threads=False), tombstone)
 
 

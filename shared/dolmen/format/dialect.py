@@ -194,7 +194,7 @@ class Dialect(Struct, frozen=True):
                 raise InputError(f"{_setting('booleans')} and {_setting('nulls')} cannot both have {both[0]!r}")
 
 
-STRICT = Dialect()  # what tables take whose properties say nothing else
+STRICT = Dialect()  # the dialect of tables whose properties set nothing else
 
 
 def _as_property(value: Any) -> Any:
@@ -241,7 +241,7 @@ def _parse_comment(value: Any) -> str | None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= MAX_COMMENT or not value.isascii() or value != value.strip():
         raise InputError(
-            f"{short_repr(value)} begins no comment: at most {MAX_COMMENT} ASCII characters, no white space"
+            f"{short_repr(value)} cannot begin a comment: give at most {MAX_COMMENT} ASCII characters, no white space"
         )
     return value
 
@@ -257,7 +257,7 @@ def _parse_thousands(value: Any) -> str | None:
         return None
     found = " " if value == "space" else str(value)
     if found not in THOUSANDS:
-        raise InputError(f"{short_repr(value)} is none of none, space, {' '.join(THOUSANDS[:4])}")
+        raise InputError(f"{short_repr(value)} is not one of: none, space, {' '.join(THOUSANDS[:4])}")
     return found
 
 
@@ -315,7 +315,7 @@ def _parse_json_rows(value: Any) -> str:
     path = re.sub(r"^\$\.?|\[\*\]$", "", value) if isinstance(value, str) else ""
     if not 0 < len(path) <= MAX_TEXT or not re.fullmatch(r"[^.\s\[\]$]+(\.[^.\s\[\]$]+)*", path):
         raise InputError(
-            f"{short_repr(value)} is none of lines, values, and a path to a list of objects, as in detail.items"
+            f"{short_repr(value)} is neither lines, nor values, nor a path to a list of objects, such as detail.items"
         )
     return f"$.{path}" if path in ("lines", "values") and value != path else path
 

@@ -79,7 +79,7 @@ class AddColumn(_ColumnChange, frozen=True):
     # rows get the time of the commit, and for ``uuid()`` NULL.
     default: Default = None
     comment: str = ""
-    # whether a name with points may be the path of a field inside a column, and not a column's own name. It is not in
+    # whether a name with dots may be the path of a field inside a column, and not a column's own name. It is not in
     # the repr, whose digest identifies a request.
     is_path: bool = True
 
@@ -97,7 +97,7 @@ class AddColumn(_ColumnChange, frozen=True):
                 above = self.name.rpartition(".")[0]
                 raise SchemaError(
                     f"no column {above!r} with fields, so none can be added as {self.name!r}; there are: "
-                    f"{', '.join(field.name for field in schema.fields)}. A column whose own name has a point is "
+                    f"{', '.join(field.name for field in schema.fields)}. A column whose own name has a dot is "
                     f'added in double quotes: "{self.name}"'
                 )
             return replace(self, name=own, is_path=False).apply(entry, ts)
@@ -169,7 +169,7 @@ class RenameColumn(Struct, frozen=True):
             if "." in self.to:
                 raise SchemaError(
                     f"field {self.name!r} can't be called {self.to!r}: the new name is the field's own, without the "
-                    "path to it, and without points"
+                    "path to it, and without dots"
                 )
             return _with_column(entry, path.replace(lambda field: msgspec.structs.replace(field, name=self.to)), ts)
         field = entry.schema.field(self.name)
@@ -211,7 +211,7 @@ class WidenColumn(_ColumnChange, frozen=True):
         _check_transforms(entry, field, wide)
         if pa.types.is_floating(narrow):
             _refuse_if_checked(
-                entry.schema, field, "values may compare otherwise then: drop the check, and add it again"
+                entry.schema, field, "its values may then compare differently: drop the check, and add it again"
             )
         if not can_widen(field.write_default, narrow, wide):
             raise SchemaError(
@@ -262,7 +262,7 @@ def _check_transforms(entry: TableEntry, field: Field, wide: pa.DataType) -> Non
         except SchemaError:
             raise SchemaError(
                 f"column {field.name!r} can't change from {short_type(field.arrow_type)} to {short_type(wide)}: its "
-                f"table is divided or sorted by {transform} of it, which that type does not have; change partition_by "
+                f"table is split or sorted by {transform} of it, which that type does not have; change partition_by "
                 "or the sort key first"
             ) from None
 
@@ -341,7 +341,7 @@ class DropCheck(_ColumnChange, frozen=True):
 
 
 class SetDefault(_ColumnChange, frozen=True):
-    """Changes the value of new rows that come without the column; existing rows keep theirs."""
+    """Changes the value of new rows that lack the column; existing rows keep theirs."""
 
     default: Default
 
@@ -360,7 +360,7 @@ class Reorder(Struct, frozen=True):
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         first = [entry.schema.field(name) for name in self.columns]
         if len({field.id for field in first}) < len(first):
-            raise SchemaError(f"a column is twice in {list(self.columns)}")
+            raise SchemaError(f"a column occurs twice in {list(self.columns)}")
         return _with_fields(entry, (*first, *(field for field in entry.schema.fields if field not in first)))
 
 

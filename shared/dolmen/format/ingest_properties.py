@@ -50,7 +50,7 @@ class FileFormat(Struct, frozen=True):
     is_text: bool = False  # whether files are lines of text, which may be compressed as a whole, and do not hold maps
     delimiter: str | None = None  # the text between the fields of a line, unless an option says otherwise
     is_written: bool = True  # whether dolmen writes such files; all are read
-    aliases: tuple[str, ...] = ()  # more names that the command line takes for it
+    aliases: tuple[str, ...] = ()  # other names that the command line accepts for it
 
 
 FORMATS: dict[FileKind, FileFormat] = {
@@ -131,7 +131,7 @@ def _parse_placeholder(value: Any) -> str:
 def _parse_paths(value: Any) -> tuple[str, ...]:
     paths = tuple(path.strip() for path in parse_words(value))
     if not all(re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", path) for path in paths):
-        raise InputError(f"{value!r} is not a path in an envelope, as in source.lsn, nor several with commas")
+        raise InputError(f"{value!r} is not a path in an envelope, such as source.lsn, nor several with commas")
     return paths
 
 
@@ -289,7 +289,7 @@ class IngestSettings(Struct, frozen=True):
         field = schema.field(self.cdc.sequence)
         kind = field.arrow_type
         if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or is_nested(kind):
-            raise SchemaError(f"property cdc_sequence: column {field.name!r} of type {kind} orders no changes")
+            raise SchemaError(f"property cdc_sequence: column {field.name!r} of type {kind} cannot order changes")
         if field.id in primary_key:
             raise SchemaError(f"property cdc_sequence: column {field.name!r} is part of the primary key")
         if len(self.cdc.sequence_from) > 1 and not pa.types.is_string(kind):
@@ -307,7 +307,7 @@ def check_table_properties(
     primary_key: Sequence[int] = (),
     current: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns ``changes`` if a table of this schema may be set so; None as a value unsets.
+    """Returns ``changes`` if a table of this schema may have these settings; the value None unsets one.
 
     Args:
         primary_key: ids of its columns.

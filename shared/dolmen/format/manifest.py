@@ -50,7 +50,7 @@ PREDICATE_FUNCTIONS = "predicate-functions"
 """Tombstones may call functions that readers of ``predicate-expressions`` need not know."""
 PREDICATE_LISTS = "predicate-lists"
 """Tombstones may ask for an element of a list: predicates may have nodes of kind ``list``."""
-COLUMN_DEFAULTS = "column-defaults"  # the value of a column in files that lack it may be another than NULL
+COLUMN_DEFAULTS = "column-defaults"  # files that lack a column may have a value other than NULL for it
 WIDENED_COLUMNS = "widened-columns"  # A column may have a narrower type in files than in the schema
 TAGS = "tags"  # versions before the horizon, or more of them than settings ask for, stay because of tags or cursors
 ERASURES = "erasures"  # reads of an older version apply the erasures that the newest manifest lists
@@ -219,7 +219,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[DataFile, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     segments: tuple[Segment, ...] = ()
-    # newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts
+    # newer pairs of files whose entries are in segments; if a file has several, the greatest counts
     overlays: tuple[Overlay, ...] = ()
     # uuids of files whose entries are in segments, and which are not part of the table any more
     removed: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RewrittenErasures(msgspec.Struct, frozen=True):
-    """A version from which on no file of any version has rows of erasures up to the timestamp ``through``."""
+    """A version: from it on, no file of any version has rows of erasures up to the timestamp ``through``."""
 
     version: int
     through: int
@@ -388,7 +388,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return HistoryEntry(*(getattr(self, name) for name in HistoryEntry.__struct_fields__))
 
     def encode(self) -> bytes:
-        """The object's bytes: sealed JSON. Raises InputError for a value that JSON cannot say."""
+        """The object's bytes: sealed JSON. Raises InputError for a value that JSON cannot represent."""
         try:
             return seal(msgspec.json.encode(self))
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -430,9 +430,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def check_constants(files: Iterable[DataFile], holder: str, next_id: int = COMMIT_TS_ID) -> None:
-    """Raises CorruptionError for ``holder`` if a file in it has a constant that no table has.
+    """Raises CorruptionError for ``holder`` if a file in it has an invalid constant.
 
-    Its id is unknown (``next_id`` is the first that no column has had), or its type, or its value is of another one.
+    Its id (``next_id`` is the first that no column has had) or its type is unknown, or its value is not of the type.
     """
     for file in files:
         for id_, each in file.constants.items():
@@ -457,7 +457,7 @@ EMPTY = Manifest(
 """The manifest of a prefix without a pointer: the base of the first commit."""
 
 # The one registry of all fields that hold references: what a version needs, field by field. Collection must not forget
-# a kind of object, so a test has the other fields of each struct of the format, and fails for one that is in no list.
+# a kind of object, so a test lists the other fields of each struct, and fails for a field that is in neither list.
 # References in segments are found by reading them (maintenance/gc/mark.py).
 KEY_FIELDS: dict[type, tuple[str, ...]] = {
     Blob: ("object",),

@@ -44,7 +44,7 @@ class States(NamedTuple):
 
 
 class StoredStates(Sequence[States]):
-    """States as a file stores them, 8 bytes each, made when they are read: a table has many files."""
+    """States as a file stores them, 8 bytes each, decoded on access, because a table has many files."""
 
     __slots__ = ("_stored",)
 

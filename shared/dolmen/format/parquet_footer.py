@@ -157,7 +157,7 @@ def _end(body: bytes, at: int, kind: int) -> int:
 
 
 def read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """The number of at least 0 at an offset, and the offset behind it. Raises IndexError."""
+    """The number of at least 0 at an offset, and the offset after it. Raises IndexError."""
     value = shift = 0
     while (byte := body[at]) > 0x7F:
         value |= (byte & 0x7F) << shift
@@ -277,18 +277,18 @@ class MovedGroup(Struct, frozen=True):
 
     encoded: bytes  # as it was
     by: int  # how many bytes later its column chunks are in the new file
-    behind: memoryview  # the bytes behind the column chunks of its old file: Bloom filters and page index
+    behind: memoryview  # the bytes after the column chunks of its old file: Bloom filters and page index
     start: int  # the offset of ``behind`` in the old file
 
 
 def move_groups(groups: Sequence[MovedGroup], start: int) -> tuple[bytes, list[bytes]]:
-    """Joins the bytes behind the column chunks of several files' row groups, which become one file.
+    """Joins the bytes after the column chunks of several files' row groups, which become one file.
 
-    Raises ValueError: an invalid footer, or offsets that are not behind the column chunks.
+    Raises ValueError: an invalid footer, or offsets that are not after the column chunks.
 
     Args:
         groups: in the order of their column chunks.
-        start: the first byte behind the last column chunk.
+        start: the first byte after the last column chunk.
 
     Returns:
         Bloom filters and page index; the row groups, encoded.
@@ -338,7 +338,7 @@ class _Chunk:
 
 
 def _part(moved: MovedGroup, own: ThriftStruct, fields: tuple[int, int]) -> memoryview | None:
-    """A part of the bytes behind the column chunks; None if there is none. Raises ValueError."""
+    """A part of the bytes after the column chunks; None if there is none. Raises ValueError."""
     offset, length = map(own.number, fields)
     if offset is None or not length:
         if offset is not None or length:
@@ -386,7 +386,7 @@ def julian_leaves(metadata: pq.FileMetaData) -> set[int]:
     """The Parquet columns of a file that have days or times by the Julian calendar, or may have some.
 
     Spark before 3.0, and later versions in their LEGACY mode, count days before 1582-10-15 by that calendar, and times
-    before 1900 by local clocks as well; their footers say so. All other readers would take them for other days.
+    before 1900 by local clocks as well; their footers say so. Other readers would misread them as other days.
     https://spark.apache.org/docs/latest/sql-migration-guide.html#upgrading-from-spark-sql-24-to-30
     Columns of type INT96 are left out: they have no statistics.
     """

@@ -52,7 +52,7 @@ def parse_partition_by(value: Any) -> tuple[PartitionTerm, ...]:
     while at < len(text):
         found = _TERM.match(text, at)
         if found is None:
-            raise InputError(f"{short_repr(text[at:].strip())} is no column or transform of one, as in {_EXAMPLE}")
+            raise InputError(f"{short_repr(text[at:].strip())} is not a column or a transform, as in {_EXAMPLE}")
         terms.append(_term(found))
         at = found.end()
     if text.rstrip().endswith(","):

@@ -109,7 +109,7 @@ def check_properties(changes: Mapping[str, Any], definitions: Mapping[str, Prope
         if name not in definitions:
             raise InputError(
                 f"{owner} has no property {short_repr(name)}; there are: {', '.join(definitions)}, and names of your "
-                "own, as user.owner"
+                "own, such as user.owner"
             )
         if value is not None:
             _parse(definitions[name], value, is_new=True)
@@ -400,7 +400,7 @@ def erase_within_us(properties: Mapping[str, Any]) -> int:
 
 
 def has_index(entry: HasProperties) -> bool:
-    """Whether a table is to have an index of its primary key. Raises InputError when the property can't be read."""
+    """Whether a table should have an index of its primary key. Raises InputError when the property can't be read."""
     return bool(value_of(STORAGE_PROPERTIES["index"], entry.properties))
 
 
@@ -432,7 +432,7 @@ def partition_files(entry: HasProperties) -> int:
 
 
 def check_database_properties(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ``changes`` if a database may be set so; None as a value unsets. Raises InputError."""
+    """Returns ``changes`` if a database may have these settings; the value None unsets one. Raises InputError."""
     return check_properties(changes, DATABASE_PROPERTIES, "a database")
 
 
@@ -441,7 +441,7 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
     arrow_type = schema.field(ttl.column).arrow_type
     if not (pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type)):
         raise SchemaError(
-            f"rows can't expire by column {ttl.column!r} of type {short_type(arrow_type)}: take a date or a timestamp"
+            f"rows can't expire by column {ttl.column!r} of type {short_type(arrow_type)}: name a date or a timestamp"
         )
     return arrow_type
 
@@ -451,7 +451,7 @@ def check_subject_column(column: str, schema: Schema) -> pa.DataType:
     arrow_type = schema.field(column).arrow_type
     if not can_be_key(arrow_type):
         raise SchemaError(
-            f"column {column!r} of type {short_type(arrow_type)} can't be the subject: rows are not found by it"
+            f"column {column!r} of type {short_type(arrow_type)} can't be the subject: rows can't be found by this type"
         )
     return arrow_type
 

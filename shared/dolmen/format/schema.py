@@ -83,7 +83,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     comment: str = ""
     added_ts: int = 0  # timestamp of the statement that added it to a table with files; 0 = it came with the table
     initial_default: Json = None  # JSON form of its value in all rows older than ``added_ts``; it never changes
-    write_default: Json = None  # JSON form of the value of new rows that come without the column
+    write_default: Json = None  # JSON form of the value of new rows that lack the column
     # timestamp of the last statement that widened its type, or changed the fields inside it; 0 = there was none. Older
     # files have a narrower type, or other fields.
     widened_ts: int = 0
@@ -185,7 +185,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     @cached_property
     def write_defaults(self) -> dict[str, Default]:
-        """The values, other than NULL, of columns that new rows come without, by name."""
+        """The values, other than NULL, of columns that new rows lack, by name."""
         found: dict[str, Default] = {}
         for field in self.fields:
             if field.write_default is not None:
@@ -286,7 +286,7 @@ def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field |
 
 
 def number_names(names: Iterable[str]) -> list[str]:
-    """Names that are all there, and each once in any case: what lacks one is ``column_3``, what repeats one ``name_2``.
+    """Makes names complete and distinct in any case: a missing one becomes ``column_3``, a repeated one ``name_2``.
 
     The first column of a name keeps it, and so does one that is called ``name_2`` or ``column_3`` in the file.
     """
@@ -394,7 +394,7 @@ def _stored_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
         raise SchemaError(
             f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all are "
-            "after the point; cast it to such a one"
+            "after the point; cast it to such a type"
         )
     return pa.decimal128(arrow_type.precision, arrow_type.scale)
 

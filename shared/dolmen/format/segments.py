@@ -2,7 +2,7 @@
 
 docs/format.md specifies them: a segment of kind ``files`` is Parquet with a row for each entry, one of another kind is
 compressed JSON. Statistics of a column have the columns ``min_<id>``, ``max_<id>``, ``nulls_<id>`` and ``nans_<id>``;
-those that the typed columns can't say are JSON in ``odd``.
+those that the typed columns can't represent are JSON in ``odd``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _INTEGERS = (
 
 BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)  # columns that every segment has
 OPTIONAL_COLUMNS: tuple[str, ...] = ("erasing", "filters")
-"""Columns of segments in which an entry has another value of that name than 0."""
+"""Columns that a segment has only if the value of that name is not 0 in some entry."""
 CONSTANTS, PARTITIONS = "constants", "partitions"
 """Columns of JSON, of segments in which an entry has constants, or values of partitions."""
 STATS = ("min", "max", "nulls", "nans")
@@ -205,7 +205,7 @@ def _is_same(stats: ColumnStats, back: ColumnStats | None) -> bool:
 
 
 def _stats_arrays(column_stats: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
-    """The four columns; NULL where their types can't say a value. Without a type, bounds have the type null."""
+    """The four columns; NULL where their types can't represent a value. Without a type, bounds have the type null."""
     least, greatest, nulls, nans = ([stats and getattr(stats, name) for stats in column_stats] for name in STATS)
     if arrow_type is None or pa.types.is_null(arrow_type):
         ends = [pa.nulls(len(column_stats))] * 2
@@ -350,7 +350,7 @@ def encode_checked(
 ) -> tuple[Segment, bytes]:
     """Encodes entries, and checks that they are the same when they are read. Raises CorruptionError."""
     segment, body = encode(kind, entries, key, schema)
-    if kind != "files":  # write_files looks at those itself
+    if kind != "files":  # write_files checks those itself
         as_read = decode(segment, body)
         if as_read != tuple(entries) and msgspec.json.encode(as_read) != msgspec.json.encode(tuple(entries)):
             raise CorruptionError(key, f"its {kind} would differ when they are read")

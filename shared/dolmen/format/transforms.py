@@ -46,7 +46,7 @@ class Transform(Struct, frozen=True):
         plain = plain[:-1] if plain[:-1] in _DATES and plain.endswith("s") else plain
         if plain not in ("identity", *_DATES, *_SIZED):
             known = ", ".join(("identity", *_DATES, "bucket[n]", "truncate[w]"))
-            raise InputError(f"{short_repr(name)} is no transform: there are {known}")
+            raise InputError(f"{short_repr(name)} is not a transform; there are: {known}")
         if (size is None) == (plain in _SIZED):
             takes = f"a number, as in {plain}[16](id)" if size is None else f"no number, as in {plain}(event_time)"
             raise InputError(f"{plain} takes {takes}")

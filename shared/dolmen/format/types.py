@@ -64,8 +64,8 @@ class ColumnType(Struct, frozen=True, eq=False):
     # name of the predicate ``Domain`` in which values compare; None for a type that does not compare
     domain: str | None = None
     family: str = "nested"  # the word by which conversions of data frames tell types apart
-    text: TextKind | None = None  # kind of grammar by which text says a value; None if text cannot say it
-    json: JsonKind | None = None  # how JSON says a value; None if JSON cannot say it
+    text: TextKind | None = None  # the kind of grammar for values as text; None if text cannot represent them
+    json: JsonKind | None = None  # the form of values in JSON; None if JSON cannot represent them
     # how ``scan.key_codes`` makes 64-bit codes of values; None for a type that cannot be in a key
     codes: CodesKind | None = None
     key_encoding: str | None = None  # the Parquet encoding of lists of keys; None for Parquet's plain one
@@ -349,7 +349,7 @@ def from_json_list(values: Sequence[Json], arrow_type: pa.DataType) -> list[Plai
     column_type = type_of(arrow_type)
     if column_type is not None and column_type.plain is not None:
         forms, read = FROM_JSON[column_type.plain]
-        if read is _same and set(map(type, values)) <= {*forms, type(None)}:  # most are, and there are many
+        if read is _same and set(map(type, values)) <= {*forms, type(None)}:  # usually true, and there are many values
             return [*values]
     return [from_json(value, arrow_type) for value in values]
 

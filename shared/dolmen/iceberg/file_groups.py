@@ -51,7 +51,7 @@ class FileGroup:
     deleted: dict[str, int]
 
     def deletes_identity(self, epoch: int) -> str:
-        """16 digits that are the same for the same hidden rows. Within an epoch hidden rows only become more, so their
+        """16 digits that are the same for the same hidden rows. Within an epoch the hidden rows only increase, so their
         number by file identifies them."""
         return _digest([str(epoch), *(f"{uuid}:{count}" for uuid, count in self.deleted.items())], b"")
 
@@ -161,8 +161,8 @@ class FileGroups:
         self._lookup_bytes_left -= sum(plan.file.size for plan in plan_list)
         if self._lookup_bytes_left < 0:
             raise LimitError(
-                f"table {self._name!r}: too many files may hold rows of unresolved deletes to look through now; "
-                "resolve them, or let the next round of maintenance do it"
+                f"table {self._name!r}: too many files would have to be searched for rows of unresolved deletes: "
+                "resolve the deletes (dolmen resolve), or let the next round of maintenance do it"
             )
         reader = self._reader()
         positions: dict[str, BitMap] = {}

@@ -94,7 +94,7 @@ class GlueCatalog:
                     raise NotFoundError(f"there is no Glue database {self.database!r}: create it first") from error
                 continue  # another client dropped the table
             return f"{self.database}.{table}"
-        raise ConflictError(f"Glue table {self.database}.{table}: others changed it again and again")
+        raise ConflictError(f"Glue table {self.database}.{table}: other clients kept changing it: publish again later")
 
     def _get(self, service: AwsService, table: str) -> Mapping[str, Any] | None:
         try:
@@ -119,7 +119,7 @@ class _Registration:
         path = parameters.get(_LOCATION, "")
         if parameters.get(_TYPE, "").upper() != "ICEBERG" or not self.directory.is_of_database(path):
             raise TableExistsError(
-                f"Glue has a table {name} that is no publication of this database: choose another Glue database, "
+                f"Glue has a table {name} that is not a publication of this database: choose another Glue database, "
                 "or drop that table"
             )
         if not path.startswith(f"{self.directory.location}/"):  # of a table that had this name before
@@ -141,7 +141,7 @@ class _Registration:
             parameters[_PREVIOUS] = parameters_before[_LOCATION]
         fields = self.metadata.schemas[self.metadata.current_schema]["fields"]
         return {
-            **{name: entry[name] for name in _KEPT if entry.get(name)},  # Glue takes no empty ones
+            **{name: entry[name] for name in _KEPT if entry.get(name)},  # Glue rejects empty ones
             "Name": self.table,
             "TableType": "EXTERNAL_TABLE",
             "Parameters": parameters,

@@ -1,6 +1,6 @@
 """Writes the manifests and delete files of a snapshot, except unchanged ones, which the last snapshot has already.
 
-Hidden rows of a data file only become more, so its path and their number identify them.
+The hidden rows of a data file only increase, so its path and their number identify them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class DeletesWriter:
     groups: FileGroups
     epoch: int
     added: Collection[str]  # uuids of data files that no earlier snapshot has
-    # by path, of data files in manifests that were not carried over; unpartitioned ones may lack
+    # by path, of data files in manifests that were not carried over; unpartitioned ones may be missing
     partitions: Mapping[str, FilePartition]
 
     def write(self) -> tuple[ManifestFile, ...]:

@@ -58,7 +58,7 @@ _PROPERTIES = {
     "write.py-location-provider.impl": "dolmen.ThisTableIsReadOnly",
     "dolmen.read-only": "published by dolmen: what others commit here is replaced by the next publication",
 }
-"""Properties that keep other writers away: the first forbids to delete files, the next two name no existing class."""
+"""Properties that keep other writers away: the first forbids deleting files, the next two name no existing class."""
 
 NAME_MAPPING = "schema.name-mapping.default"
 """The table property that maps names of columns to their ids, for files without ids."""

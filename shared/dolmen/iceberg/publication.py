@@ -140,7 +140,7 @@ def publish(
             continue
         if publication is not None:
             return publication
-    raise ConflictError(f"table {name!r}: others published it, or let its versions expire, again and again")
+    raise ConflictError(f"table {name!r}: others kept publishing it, or expiring its versions: publish it again")
 
 
 def state_of(entry: TableEntry) -> str:
@@ -432,11 +432,11 @@ class _Publisher:
 class ErasurePublications:
     """The result of publishing the tables in which rows were erased."""
 
-    published: tuple[IcebergPublication, ...] = ()  # the publications that show the rows no more
+    published: tuple[IcebergPublication, ...] = ()  # the publications that no longer show the rows
     # errors by table. The erasure is done, and the next round of maintenance publishes these tables.
     failures: dict[str, Error] = field(default_factory=dict)
     postponed: tuple[str, ...] = ()  # tables that are left to the next round, for lack of time
-    # published tables without the setting ``iceberg``: readers of their publications see the rows until the table is
+    # tables that were published without the setting ``iceberg``: their readers see the rows until the table is
     # published again, or collection deletes the publication
     by_hand: tuple[str, ...] = ()
 

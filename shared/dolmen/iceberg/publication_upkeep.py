@@ -121,7 +121,7 @@ def _read_positions(
 ) -> dict[str, BitMap]:
     """The positions that delete files hide, by the path of their data file. Raises CorruptionError.
 
-    Readers ignore a delete file of another partition than the data file has in ``partitions``.
+    Readers ignore a delete file whose partition differs from that of the data file in ``partitions``.
     """
     positions_of: dict[str, BitMap] = defaultdict(BitMap)
     for entry in deletes:
@@ -229,7 +229,7 @@ class _Sweep:
             needed = self._find_needed(directory, newest_metadata, newest_metadata.metadata, table, hint_us)
         unneeded = (info for info in infos if info.key not in needed and info.last_modified_us < self._before_us)
         documents, others = _divide(directory, unneeded)
-        if not self._erase(documents):  # until it is gone, metadata is whole
+        if not self._erase(documents):  # while metadata exists, so must the objects that it names
             self._erase(others)
 
     def sweep_dropped(self, table: str) -> None:
@@ -264,10 +264,10 @@ class _Sweep:
     def _find_needed(
         self, directory: PublicationDirectory, newest: NewestMetadata, metadata: TableMetadata, table: str, hint_us: int
     ) -> set[str]:
-        """Keys of the objects to keep.
+        """Keys of the objects to keep: those that a reader may still reach.
 
-        Metadata is the newest until the next is created, and readers that trust the hint find it until the hint is
-        replaced (``pointed_us``: the last time), before the first metadata whose publisher saw a later hint.
+        Metadata may be read as the newest until the next is created. Readers that trust the hint find it until the hint
+        is replaced: at the latest (``hint_us``) before the first metadata whose publisher saw a later hint.
         """
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         read = set[str]()

@@ -91,7 +91,7 @@ class Drop(Struct, frozen=True):
 def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], MessageError | None]:
     """Reads the drops that a message's body announces; also returns the error of the first record that cannot be read.
 
-    Good records beside a bad one are used.
+    Good records are returned even if others are bad.
     """
     drops: list[Drop] = []
     try:
@@ -174,7 +174,7 @@ def _json(text: str) -> Any:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise MessageError("a member is in an object of the notification twice")
+        raise MessageError("an object of the notification has a member twice")
     return members
 
 

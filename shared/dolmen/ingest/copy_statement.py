@@ -25,7 +25,7 @@ from dolmen.sql.tokens import SqlReader
 from dolmen.store import store_of_object
 from dolmen.transactions.transaction import Transaction, unit_of
 
-ANY_URL = "://"  # among the files that may be used: the objects of all URLs
+ANY_URL = "://"  # in ``files``, it allows the objects of all URLs
 _SYNONYMS = {"delim": "delimiter", "sep": "delimiter", "nullstr": "nulls", "null": "nulls", "skip": "skip_lines"}
 """DuckDB's names of options by dolmen's."""
 
@@ -72,8 +72,8 @@ def run_copy(
     options = dict(reader.items(_option)) if reader.word() == "(" else {}
     if writes and (wrong := sorted(options.keys() - {"format", *_AS_WRITTEN})):
         raise InputError(
-            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, and not {', '.join(wrong)}: the rest is as scan -o "
-            "writes, which also writes folders, --partition-by"
+            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, not {', '.join(wrong)}: for the rest use dolmen scan -o, "
+            "which also writes folders (--partition-by)"
         )
     values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
     if not reader.is_done:
@@ -92,7 +92,7 @@ def run_copy(
         if (found := store_of_object(path, storage_options, store)) is None:
             return pa.table({"Count": [export_file(rows, Path(path), format)]})
         if not is_alone:
-            raise InputError("COPY ... TO an object is a text of its own: one that changes tables may run again")
+            raise InputError("COPY ... TO an object must be alone: a text that changes tables may run more than once")
         return pa.table({"Count": [export_object(rows, *found, format)]})
     table = queries.target(transaction, name)
     entry = unit_of(transaction).entry(table.name)
@@ -124,7 +124,7 @@ def _options_of(path: Any, files: Mapping[str, Mapping[str, str] | None]) -> Map
         raise InputError(f"COPY takes the path of a file as text, not {short_repr(path)}")
     allowed = [each for each in files if _is_in(path, each)]
     if not allowed:
-        raise InputError(f"COPY: {path!r} is none of the files that may be used: allow it, db.sql(..., files=[...])")
+        raise InputError(f"COPY: access to {path!r} is not allowed: allow it with db.sql(..., files=[...])")
     return files[max(allowed, key=len)]
 
 

@@ -95,7 +95,7 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
     if keys > MAX_KEYS:
         raise LimitError(f"{keys:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
     if duplicate := _first_duplicate([delete.table for delete in deletes]):
-        raise MessageError("table {} is in the request twice; say it once, with OR", duplicate)
+        raise MessageError("table {} is in the request twice; name it once, and join its conditions with OR", duplicate)
     contents: list[dict[str, Any]] = [delete.content for delete in deletes]
     return DeleteRequest(request_id, digest_of(contents[0] if len(contents) == 1 else contents), deletes)
 
@@ -177,7 +177,7 @@ def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
         allowed = ", ".join(sorted(_TABLE_MEMBERS | _REQUEST_MEMBERS | {"erase", "forget"}))
         raise MessageError(f"unknown member {{}}; there are: {allowed}", unknown[0])
     if ("table" in document) == ("tables" in document):
-        raise MessageError("name a table: 'table', or 'tables' for several, one of them")
+        raise MessageError("give either 'table', or 'tables' for several")
     if "table" in document:
         return [_delete(document)]
     tables = document["tables"]
@@ -237,7 +237,7 @@ def _delete(members: Mapping[str, Any]) -> TableDelete:
     except InvalidNameError:
         raise MessageError("table name {} is not 1 to 64 of a-z, 0-9 and _", members.get("table", "")) from None
     if ("where" in members) == ("keys" in members):
-        raise MessageError(f"table {table!r}: delete what? Say where or keys, one of them")
+        raise MessageError(f"table {table!r}: give either 'where' or 'keys'")
     mode: Any = members.get("mode", "tombstone")
     if mode not in get_args(RequestMode):
         raise MessageError(f"mode {{}}: {' or '.join(map(repr, get_args(RequestMode)))}", mode)
@@ -413,7 +413,7 @@ class RequestStatus(Struct, frozen=True):
 def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None) -> list[RequestStatus]:
     """Looks up the states of requests, in their order: two requests for all of them, more only for old ids."""
     letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
-    # After the queue: a request on its way between them is in both.
+    # The database is read after the queue, so that a request that moves from one to the other is seen at least once.
     applied = unit_of(database.transaction()).find_applied(ids)
     statuses = []
     for id_ in ids:

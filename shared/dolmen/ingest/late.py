@@ -92,7 +92,7 @@ RowIds: TypeAlias = npt.NDArray[np.int64]  # numbers of rows in their file, from
 _NONE: RowIds = np.zeros(0, np.int64)
 _UNDECIDED = (
     "rows were erased after this file was dropped, and columns were renamed or dropped since: under one of their names "
-    "this is an erased row, so it is not ingested; if it is none, drop it again in a new file"
+    "this is an erased row, so it is not ingested; if it was not erased, drop it again in a new file"
 )
 ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Mapping[int, pa.Array], RowIds]]]
 """Reads a file by the names of some fields: yields columns by id, with the numbers of their rows."""
@@ -145,7 +145,7 @@ class ErasedRows:
         find_columns: Callable[[], Iterable[pa.Field]],
         read_columns: ReadColumns | None = None,
     ) -> None:
-        """Reads the file once for each other set of names that it may use: never if no column was renamed or dropped.
+        """Reads the file once for each other set of names that it may use: not if no column was renamed or dropped.
 
         Raises SchemaError if the names at the time of the drop are unknown, or the file can't be read with them.
         """
@@ -160,7 +160,7 @@ class ErasedRows:
             columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in find_missing)
             raise SchemaError(
                 f"file {source.name!r}: rows were erased by column {columns} after it was dropped, and what the column "
-                "was called then is not known any more: take erased rows out of it, and drop it again as a new file"
+                "was called then is no longer known: take erased rows out of it, and drop it again as a new file"
             )
         read = read_columns or partial(_read_columns, source)
         self._at_drop = tuple(self._match(names, present, read, source) for names in self._names.select(present))
@@ -216,7 +216,7 @@ class ErasedRows:
             if is_nested(field.arrow_type) and field.widened_ts > max(since, 0):
                 raise SchemaError(
                     f"file {source.name!r}: rows were erased by fields of column {field.name!r} after it was dropped, "
-                    "and what these fields were called then is not known any more: take erased rows out of it, and "
+                    "and what these fields were called then is no longer known: take erased rows out of it, and "
                     "drop it again as a new file"
                 )
 
@@ -238,7 +238,7 @@ class ErasedRows:
     ) -> _Matches | None:
         """The rows of a file that match under some names; None if these are the present names.
 
-        ``source`` is None for names that may not be the file's: then a value that does not fit is no match.
+        ``source`` is None for names that may not be the file's: then a value that does not fit is not a match.
         """
         if names == self._names.now:
             return None

@@ -78,7 +78,7 @@ class Queue(Protocol):
 
 def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
     if sizes and max(sizes) > max_bytes:
-        raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
+        raise LimitError(f"a message of {max(sizes):,} bytes: at most {max_bytes:,} are allowed")
     return sizes
 
 
@@ -160,7 +160,7 @@ class DirectoryQueue:
     def __init__(self, root: Path, runtime: Runtime) -> None:
         if not root.is_dir():
             raise NotFoundError(
-                f"there is no directory {str(root)!r}: start 'dolmen local', which makes one, or say where"
+                f"there is no directory {str(root)!r}: start 'dolmen local', which makes one, or name the right one"
             )
         self.url, self.root, self._runtime = str(root), root, runtime
         self._claimed = root / ".claimed"
@@ -379,7 +379,7 @@ def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, e
         return DirectoryQueue(Path(rest) if separator else Path(text).expanduser(), runtime)
     parts = urlsplit(text)
     if scheme not in ("https", "http") or not parts.hostname or not parts.path.strip("/"):
-        raise InputError(f"{text!r} is no queue: give the URL of one (https://sqs...), or a directory")
+        raise InputError(f"{text!r} is not a queue: give the URL of one (https://sqs...), or a directory")
     if text.endswith(".fifo"):
-        raise InputError(f"{text!r} is a FIFO queue: dolmen's functions take standard ones")
+        raise InputError(f"{text!r} is a FIFO queue: dolmen's functions need a standard one")
     return SqsQueue(text, runtime, expedited=expedited)

@@ -80,9 +80,9 @@ def find_reject_key(store: ObjectStore, name: str) -> str:
     keys = keys or [reject.key for reject in rejects if _ends_with(copy, reject.key)]
     keys = keys or [reject.key for reject in rejects if _ends_with(copy, dropped_name(reject.key))]
     if len(keys) > 1:
-        raise InputError(f"{len(keys)} rejects are of the name {name!r}: name one of {', '.join(keys)}")
+        raise InputError(f"{len(keys)} rejects have the name {name!r}: name one of {', '.join(keys)}")
     if not keys:
-        raise NotFoundError(f"no reject in {store.url} is of the name {name!r}: dolmen rejected ls shows them")
+        raise NotFoundError(f"no reject in {store.url} has the name {name!r}: dolmen rejected ls lists all")
     return keys[0]
 
 
@@ -237,7 +237,7 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
         stem, ending = split_name(key)
     folder, slash, path = stem.partition("/")
     if table is None and not slash:
-        raise InputError(f"{key} was dropped for no table: say for which one, with --to-table")
+        raise InputError(f"{key} was not dropped for a table: name one with --to-table")
     dropped_us = report.get("dropped_us")
     if not isinstance(dropped_us, int) or not 0 <= dropped_us < 10**18:
         dropped_us = None
@@ -307,7 +307,7 @@ def _write_rows(
         if not rows:
             copy = report.get("copy_of_file")
             where = f"look at {copy}, the whole file" if copy else "correct them, and drop them as a file of their own"
-            raise InputError(f"none of the {unwritten} rows of {key} can be put back as it stands: {where}")
+            raise InputError(f"none of the {unwritten} rows of {key} can be put back unchanged: {where}")
         if not exists_already:
             commit_once(output, target, name)
     return rows, unwritten

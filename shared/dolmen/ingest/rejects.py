@@ -255,7 +255,7 @@ class Quarantine:
         self._rows.seek(0)
         rows = self._rows.read()
         if path.exists() and path.read_bytes() != rows:
-            raise InputError(f"{str(path)!r} is there, with other rows: move it, or name another file (--rejects)")
+            raise InputError(f"{str(path)!r} exists, with other rows: move it, or name another file (--rejects)")
         then = "all other rows of this file are added; correct these, and append them as a file of their own"
         report = {**self._facts(self._name, source, header), "copy": str(path), "database": database, "then": then}
         path.write_bytes(rows)

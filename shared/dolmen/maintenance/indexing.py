@@ -68,7 +68,7 @@ def index_table(
     at_once: int = 1,
     progress: Callable[[Indexed], None] = lambda done: None,
 ) -> Indexed:
-    """Brings a table's index up to its newest version; removes the index if the table is to have none.
+    """Brings a table's index up to its newest version; removes the index if the table should have none.
 
     Args:
         deadline: asked before each commit; when it returns True, the rest is left.

@@ -54,7 +54,7 @@ class Resolved(FactSheet):
     looked_at: int = 0  # files that were older than a tombstone
     read: int = 0  # files whose columns were read; statistics decided about the others
     changed: int = 0  # files that got a vector with more rows
-    rows: int = 0  # rows that these vectors newly have
+    rows: int = 0  # rows that were added to these vectors
     bytes_read: int = 0  # bytes read from data files, Bloom filters included
     commits: int = 0
     finished: bool = True  # False when it stopped early: call it again

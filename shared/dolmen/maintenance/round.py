@@ -58,7 +58,7 @@ class CompletedStep:
 
 @dataclass(frozen=True)
 class StepFailure:
-    """A step that failed. The other steps run all the same."""
+    """A step that failed. The other steps still run."""
 
     step: Step
     table: str | None

@@ -2,7 +2,7 @@
 
 docs/predicates.md says what they mean, on every engine.
 
-It imports ``dolmen.format`` and the rooms below it, but not ``dolmen.store``.
+It imports ``dolmen.format`` and the packages below it, but not ``dolmen.store``.
 Begin with ``dolmen.predicate.ast``, then ``dolmen.predicate.parse``, ``dolmen.predicate.bind`` and
 ``dolmen.predicate.evaluate``.
 """

@@ -417,7 +417,7 @@ Connective: TypeAlias = Choice["and", "or", "not"]
 
 
 class UnsupportedConditionError(Exception):
-    """No predicate surely means the same."""
+    """No predicate is known to mean the same."""
 
 
 class ForeignCondition(Struct, frozen=True):
@@ -483,8 +483,8 @@ class ConditionReader(ABC, Generic[Node]):
             except node_errors as error:
                 reason = f" ({error})" if isinstance(error, InputError) else ""
                 raise PredicateError(
-                    f"{short_repr(self.show(self._unread_part(node)))} can't be said as a predicate{reason}: write the "
-                    "condition as SQL text, which DuckDB evaluates if it is no predicate"
+                    f"{short_repr(self.show(self._unread_part(node)))} can't be a predicate{reason}: write the "
+                    "condition as SQL text, which DuckDB evaluates if no predicate can express it"
                 ) from error
         except RecursionError:
             raise PredicateError("the expression is nested too deeply: write it with fewer levels") from None

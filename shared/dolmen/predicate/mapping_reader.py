@@ -54,12 +54,12 @@ def _equal(field: Field, value: Any) -> Predicate:
 
 def _read_pairs(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
     if not conditions:
-        raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
+        raise PredicateError('an empty mapping has no condition; write {"column": {">=": 3}}')
     predicates = []
     for word, value in conditions.items():
         operator = " ".join(word.lower().split()) if isinstance(word, str) else None
         if operator not in OPERATORS:
-            raise PredicateError(f"{short_repr(word)} is no operator; there are {', '.join(OPERATORS)}")
+            raise PredicateError(f"{short_repr(word)} is not an operator; there are: {', '.join(OPERATORS)}")
         positive = operator.removeprefix("not ")
         p = _operator(field, positive, value)
         predicates.append(p if positive == operator else bind.negation(p))

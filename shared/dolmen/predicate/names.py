@@ -42,7 +42,7 @@ def field_inside(outer: Field, inner: Field) -> InnerField:
 def find_column(names: Sequence[Name], schema: Schema, *, is_list: bool = False) -> Field:
     """The column of this name, ignoring case, or the field of structs that the parts of a name lead to.
 
-    Raises PredicateError if there is not exactly one, or it is nested; with ``is_list``, if it is no list of plain
+    Raises PredicateError if there is not exactly one, or it is nested; with ``is_list``, if it is not a list of plain
     values.
     """
     dotted = ".".join(name.text for name in names)
@@ -52,7 +52,7 @@ def find_column(names: Sequence[Name], schema: Schema, *, is_list: bool = False)
         _follow(names, schema, is_list)
     except PredicateError:
         raise PredicateError(
-            f"the name of column {dotted!r} has a point: write it in double quotes, {_quote([dotted])}"
+            f"the name of column {dotted!r} has a dot: write it in double quotes, {_quote([dotted])}"
         ) from None
     path = _quote(name.text for name in names)
     raise PredicateError(f"{dotted} could be column {_quote([dotted])} or field {path}: write it with the quotes")
@@ -75,7 +75,7 @@ def find_key(key: str, schema: Schema) -> Field:
 
 
 def _paths(key: str, fields: Iterable[Field]) -> Iterator[list[Name]]:
-    """All ways to read a name with points as names of fields, which may have points themselves."""
+    """All ways to read a name with dots as names of fields, which may have dots themselves."""
     for field in fields:
         if key[: len(field.name)].lower() != field.name.lower():
             continue

@@ -65,7 +65,7 @@ class Statistics(Protocol):
         """The spread of a column, with bounds in a domain; without bounds if that is None."""
 
     def members(self, spread: Spread, p: ast.In, domain: Domain) -> tuple[Fact, Fact]:
-        """Whether an ordinary value of a spread in a domain may be a member of an IN, and whether one may be none."""
+        """Whether an ordinary value of a spread in a domain may be a member of an IN, and whether one may not be."""
 
 
 def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:

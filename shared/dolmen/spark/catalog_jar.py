@@ -1,4 +1,4 @@
-"""The jar by which programs of Spark without Python have catalogs, and the process that it starts.
+"""The jar that gives catalogs to Spark programs without Python, and the Python process that it starts.
 
     python -m dolmen.spark.catalog_jar dolmen-spark-catalog.jar
 

@@ -109,7 +109,7 @@ def export(
         reason = str(error.java_exception).partition("\n")[0]
         raise InputError(f"{to!r} is not a URL that Spark can write to: {reason}") from error
     if not overwrite and files.exists(path) and (files.getFileStatus(path).isFile() or len(files.listStatus(path))):
-        raise InputError(f"there is something in {to!r} already: give another URL, or overwrite")
+        raise InputError(f"{to!r} is not empty: give another URL, or overwrite")
     frame = to_spark(table, columns, where, spark=spark)
     counted = Observation()
     observed: DataFrame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -142,7 +142,7 @@ def _check_apart(path: str, database: str) -> None:
     theirs, ours = _parts(path), _parts(unquoted_url(database))
     shorter = min(len(theirs), len(ours))
     if theirs[:shorter] == ours[:shorter]:
-        raise InputError(f"{path!r} is not apart from the database {database!r}: only dolmen may write there")
+        raise InputError(f"{path!r} overlaps the database {database!r}, where only dolmen may write: give another URL")
 
 
 def _parts(path: str) -> list[str]:

@@ -56,7 +56,7 @@ def spark_type(arrow_type: pa.DataType) -> s.DataType:
         return _BY_NAME[kind.spark]
     if kind in PARAMETRIC:
         return PARAMETRIC[kind](arrow_type)
-    raise SchemaError(f"Spark reads no {short_type(arrow_type)} from Parquet: leave it out by columns=[...]")
+    raise SchemaError(f"Spark can't read {short_type(arrow_type)} from Parquet: leave it out by columns=[...]")
 
 
 def _list(arrow_type: pa.DataType) -> s.DataType:

@@ -113,9 +113,7 @@ class MarkTask(Struct, frozen=True):
         parts = msgspec.json.decode(self.shares[number], type=list[MarkPart])
         with snapshot_in_task(self.url, self.version) as (context, manifest):
             if manifest.commit_id != self.commit_id:
-                raise AssertionError(
-                    f"version {self.version} is another one here than in the driver: nothing is deleted"
-                )
+                raise AssertionError(f"version {self.version} differs here from the driver's: nothing is deleted")
             keys = (key for part in parts for key in keys_of_part(part, manifest, context.segments, self.after))
             return MarkReport(stable_code(_PROBE), stable_codes(keys).tobytes())
 

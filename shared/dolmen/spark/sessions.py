@@ -39,7 +39,7 @@ def job_session(name: str) -> SparkSession:
         call_on(master, shared_runtime())
     session = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false").getOrCreate()
     if session.sparkContext._jsc.sc().isStopped():
-        raise RetryableError(f"Spark's master {master} did not take this application, and Spark gave up")
+        raise RetryableError(f"Spark's master {master} did not accept this application, and Spark gave up")
     return session
 
 

@@ -59,7 +59,7 @@ class CatalogCall:
     request: str | None
 
     def run(self, reader: SqlReader) -> None:
-        """Makes the calls of a statement. Raises as the methods do, and InputError for what cannot be said."""
+        """Makes the calls of a statement. Raises as the methods do, and InputError for what they cannot do."""
         word = reader.next().upper
         calls: dict[str, Callable[[SqlReader], None]] = {
             "CREATE": self._create, "ALTER": self._alter, "DROP": self._drop, "TRUNCATE": self._truncate,
@@ -209,7 +209,7 @@ class _NewColumn:
 
 
 class _NewCheck(Struct, frozen=True):
-    """CHECK (condition); ``name`` is empty without CONSTRAINT, and ``column`` if it is no column's own."""
+    """CHECK (condition); ``name`` is empty without CONSTRAINT, and ``column`` if it does not follow a column."""
 
     name: str
     condition: str
@@ -240,7 +240,7 @@ class _Unique(Struct, frozen=True):
 
 
 def _begins_constraint(reader: SqlReader) -> bool:
-    """Whether a constraint begins here, and no column of such a name."""
+    """Whether a constraint begins here, rather than a column with a constraint's name."""
     following = reader.word(1)
     words = {"PRIMARY": "KEY", "FOREIGN": "KEY", "CHECK": "(", "UNIQUE": "(", "LIKE": following}
     return reader.word() == "CONSTRAINT" or words.get(reader.word()) == following != ""
@@ -295,7 +295,7 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
         may_exist, path = reader.take("IF", "NOT", "EXISTS"), _path(reader)
         type, default, key, checks = _definition(reader, path[-1])
         if key:
-            raise reader.error("a new column is no primary key: its values are all the same")
+            raise reader.error("a new column can't be a primary key: its values are all the same")
         field = parse_column(path[-1], type)
 
         def add(table: TransactionTable) -> None:

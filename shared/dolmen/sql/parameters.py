@@ -58,7 +58,7 @@ def _names(found: Sequence[Token]) -> list[str]:
 
 
 def python_value(value: Any) -> Any:
-    """A value of pyarrow, NumPy or pandas as Python's, but for times of NumPy, which may have nanoseconds."""
+    """A value of pyarrow, NumPy or pandas as Python's, except for times of NumPy, which may have nanoseconds."""
     if hasattr(value, "as_py"):
         return value.as_py()
     if isinstance(value, np.ndarray) or (

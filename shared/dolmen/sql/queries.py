@@ -62,7 +62,7 @@ class Queries:
         if shown.what == "TAG":
             value = str(value)
         elif not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(f"AT ({shown.what} => {short_repr(shown.arguments[0])}) is no {shown.what.lower()}")
+            raise InputError(f"AT ({shown.what} => {short_repr(shown.arguments[0])}) is not a {shown.what.lower()}")
         snapshot = self._snapshots.get((shown.what, value))
         if snapshot is None:
             snapshot = pin(self.context, **{"version": None, "timestamp": None, shown.what.lower(): value})

@@ -298,7 +298,7 @@ class RowCall:
         return ("source", column) if column else ("target", name[0])
 
     def _needs_only_own_row(self, where: str | None, further_clause: str | None) -> bool:
-        """Whether a statement needs that row alone for each row: no other table, no subquery; it returns no rows."""
+        """Whether a statement needs only the row itself for each row: no other table, no subquery, no RETURNING."""
         if self.ctes or further_clause is not None:
             return False
         try:
@@ -306,7 +306,7 @@ class RowCall:
         except InputError:
             if self._need_no_other_row({"": where or "TRUE"}):
                 requalify(where or "TRUE", self._own_names, strict=True)
-                raise  # it names no column, for one, or is no Boolean
+                raise  # for example, it names no column, or is not a Boolean
             return False
         return True
 

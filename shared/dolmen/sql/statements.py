@@ -433,6 +433,6 @@ def _clause(reader: SqlReader, target: Target) -> MergeClause:
         reader.expect("SET")
     if takes_all or reader.take("*"):
         if kind != "matched":
-            raise reader.error("there is no source row: say which columns change")
+            raise reader.error("there is no source row: name the columns that change")
         return MergeClause(kind, "update", when, None)
     return MergeClause(kind, "update", when, _assignments(reader, target, "WHEN", "RETURNING"))

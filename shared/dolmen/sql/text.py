@@ -55,7 +55,7 @@ class _ParsedStatement(Struct, frozen=True):
         if kind not in _KINDS:  # a query is parsed when it is run, and others word by word
             return cls(kind, text)
         if (parsed := kinds_of(text)) != [_KINDS[kind]]:
-            raise InputError(f"this is no {kind}: DuckDB reads {', '.join(parsed) or 'nothing'}")
+            raise InputError(f"this is not {kind}: DuckDB reads it as {', '.join(parsed) or 'nothing'}")
         ctes = read_ctes(reader)
         reader.expect(kind)
         return cls(kind, text, ctes, read_change(reader, kind))
@@ -81,7 +81,7 @@ class SqlText:
         if not isinstance(text, str):
             raise InputError(f"a query is text, not {type(text).__name__}")
         if len(arguments.text("query", text)) > MAX_TEXT:
-            raise LimitError(f"{len(text):,} characters of SQL, and at most {MAX_TEXT:,}: append() takes rows as data")
+            raise LimitError(f"{len(text):,} characters of SQL: at most {MAX_TEXT:,} are read; append() takes rows")
         if "\0" in text:
             raise InputError(f"the text has the character NUL at character {text.index(chr(0))}")
         whole, lists = text, dict[str, LiteralRows]()

@@ -100,7 +100,7 @@ def tokenize(sql: str, lexer: Lexer) -> list[Token]:
         if text in lexer.quotes:
             raise InputError(f"the quote {text} at character {at} is left open: {_near(sql, at)}")
         if text in _CLOSED and (not expected or expected.pop() != text):
-            raise InputError(f"{text} at character {at} closes nothing: {_near(sql, at)}")
+            raise InputError(f"{text} at character {at} has no opening bracket: {_near(sql, at)}")
         if kind not in ("space", "comment"):
             found.append(Token(kind, text, at, match.end(), len(expected)))
         if text in _OPEN:

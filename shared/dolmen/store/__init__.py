@@ -58,7 +58,7 @@ def open_store(
         return OPENERS[scheme](text, location, runtime)
     if own_name(scheme) != scheme:
         raise InputError(f"{text!r}: write it as '{own_name(scheme)}://{location}'")
-    raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
+    raise InputError(f"{text!r}: dolmen has no store for {scheme}://; {_FORMS}")
 
 
 def store_of_object(
@@ -124,7 +124,7 @@ def _open_s3(
 ) -> ObjectStore:
     bucket, _, prefix = location.partition("/")
     if not S3.is_bucket(bucket):
-        raise InputError(f"{text!r} names no bucket that could exist: the form is {S3.form}")
+        raise InputError(f"{text!r} does not name a valid bucket: the form is {S3.form}")
     prefix = prefix.strip("/")
     if prefix and {"", ".", ".."} & set(prefix.split("/")):
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")

@@ -201,8 +201,8 @@ class ObjectOutput(StreamedOutput, Protocol):
 class ObjectStore(Protocol):
     """A flat space of keys under one root, strongly consistent, with conditional puts.
 
-    Keys are relative to the root and use ``/``. Methods are safe to call from several threads. Reads that fail for
-    the moment are retried inside and then raise ``StoreUnavailableError``; denied access raises
+    Keys are relative to the root and use ``/``. Methods are safe to call from several threads. Reads that fail
+    temporarily are retried internally, and then raise ``StoreUnavailableError``; denied access raises
     ``AccessDeniedError``; only ``put`` has an unknown outcome.
     """
 
@@ -240,7 +240,7 @@ class ObjectStore(Protocol):
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         """Creates the object if the key is free (If-None-Match: *), or replaces exactly the one with ETag ``if_match``.
 
-        A response that proves that nothing landed (409, refused connection) is retried inside and in the end raised as
+        A response that proves that nothing landed (409, refused connection) is retried internally, then raised as
         StoreUnavailableError. A put with an unknown outcome is returned as such, and not repeated: the caller decides.
         ``if_match`` on an absent key is PreconditionFailed.
         """
@@ -261,7 +261,7 @@ class ObjectStore(Protocol):
         """A streamed upload in bounded memory: on S3 one put or, of large objects, parts (``Runtime.few_requests``)."""
 
     def local_path(self, key: str) -> str | None:
-        """The object's path, to map it into memory, if objects are files of this machine. The object may not exist."""
+        """The object's path, to map it into memory, if objects are local files. The object may not exist."""
 
     def sibling(self, root: str) -> ObjectStore:
         """A store of the same kind with another root, over the same connection.
@@ -289,13 +289,13 @@ class VersionedStore(Protocol):
         """Objects in key order, each with the id of its newest version, which notifications contain.
 
         Deleted objects are left out, as ``list`` does. The id is None for an object without one. Raises
-        AccessDeniedError: the right to list versions is missing.
+        AccessDeniedError: the permission to list versions is missing.
         """
 
     def all_versions(self, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
         """All versions that the server keeps; True for the newest version of an object that is not deleted.
 
-        Raises AccessDeniedError: the right to list versions is missing; InputError: the server does not list versions.
+        Raises AccessDeniedError: permission to list versions is missing; InputError: the server does not list versions.
         """
 
 
@@ -338,7 +338,7 @@ def check_key(key: str) -> str:
             f"key {key!r}: parts between '/' may not be empty, '.' or '..', and it may not start or end with '/'"
         )
     if "\\" in key or "\0" in key:
-        raise InputError(f"key {key!r}: a key has no backslash and no NUL")
+        raise InputError(f"key {key!r}: a key may not contain a backslash or a NUL")
     if TEMPORARY in parts:
         raise InputError(f"key {key!r}: {TEMPORARY!r} is reserved for unfinished files")
     if len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:

@@ -33,7 +33,7 @@ _log = logging.getLogger("dolmen")
 _MAGIC = b"DLC1"
 _HEAD = struct.Struct("<4sII")
 
-_REMAINING_SHARE = 0.9  # an eviction goes on until this share of the bound is left
+_REMAINING_SHARE = 0.9  # an eviction continues until this share of the bound is left
 _LARGEST_PART = 4  # values larger than the bound divided by this are not cached
 _USED_SHARE = 0.75  # parts that were used again take at most this share of the memory
 _ENTRY_BYTES = 300  # the memory of an entry, without its value

@@ -1,4 +1,4 @@
-"""An object store in a directory of this machine, for several processes."""
+"""An object store in a local directory, for several processes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def sweep(directory: str, now_us: int) -> None:
 
 
 class _PinnedFile(io.FileIO):
-    """A file whose reads raise ObjectChangedError once its (mtime_ns, size) is another."""
+    """A file whose reads raise ObjectChangedError once its (mtime_ns, size) has changed."""
 
     def __init__(self, fd: int, key: str, stamp: tuple[int, int]) -> None:
         super().__init__(fd, "rb")
@@ -222,7 +222,7 @@ class LocalStore:
                         ) from error
                     raise
                 return self._sync_name(temporary, directory_fd)
-        raise StoreUnavailableError(f"{directory} is removed again and again while {key!r} is put there")
+        raise StoreUnavailableError(f"other processes keep removing {directory} while {key!r} is put there")
 
     def _replace(self, key: str, temporary: TemporaryFile, if_match: str) -> PutOutcome:
         directory, name = os.path.split(self._path(key))
@@ -363,7 +363,7 @@ class LocalStore:
 
 
 class _Verb:
-    """Translates errors of the operating system. Scans of many files enter it often, so it is no generator."""
+    """Translates errors of the operating system. Scans of many files enter it often, so it is not a generator."""
 
     __slots__ = ("_key", "_root")
 

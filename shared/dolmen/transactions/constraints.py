@@ -52,7 +52,7 @@ def parse_check(where: Where, schema: Schema) -> Predicate:
     """Binds the condition of a check. Raises PredicateError, also if it depends on the time."""
     condition = parse(where, schema, now_us=0)
     if not isinstance(where, Predicate) and parse(where, schema, now_us=_YEARS_US) != condition:
-        raise PredicateError("a check is the same at all times: it can't use now() or current_date")
+        raise PredicateError("a check can't depend on the time: leave out now() and current_date")
     check_evaluates(condition)
     return condition
 

@@ -147,7 +147,7 @@ def listed_erasure(context: Context, id_: str) -> ListedErasure:
     for erasure in listed_erasures(context):
         if erasure.id == id_:
             return erasure
-    raise ErasureNotFoundError(f"no erasure {id_!r} is listed any more, or there never was one")
+    raise ErasureNotFoundError(f"no erasure {id_!r} is listed: it has left the list, or never existed")
 
 
 def _within_us(within: str | None) -> int | None:
@@ -161,7 +161,7 @@ def _id(unit: UnitOfWork, request: str | None) -> str:
 def _subjects(subject: Any) -> tuple[Subject, ...]:
     values = list(subject) if isinstance(subject, (list, tuple, set, frozenset, range)) else [subject]
     if not values:
-        raise InputError("nothing says who is to be forgotten: give the value of a subject, or a list of them")
+        raise InputError("no subject was given: give the value of a subject, or a list of them")
     if len(values) > MOST_SUBJECTS:
         raise InputError(f"{len(values):,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed, so split it")
     return tuple(dict.fromkeys(map(_subject, values)))

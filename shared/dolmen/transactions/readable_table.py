@@ -150,7 +150,7 @@ class ReadableTable:
             where: a condition: only rows for which it is TRUE. SQL text, a mapping, or an expression of pyarrow or
                 Polars (docs/predicates.md); it may be bound to this schema already.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
-            limit: the most rows to read: any, or the first by ``order_by``.
+            limit: the most rows to return: arbitrary ones, or the first by ``order_by``.
             order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
                 Sorts in memory.
             with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.

@@ -32,7 +32,7 @@ NewColumns: TypeAlias = Literal["refuse", "add", "ignore"]
 
 
 def divide_columns(name: str, entry: TableEntry, data: Any, new_columns: NewColumns) -> tuple[Any, Sequence[pa.Field]]:
-    """Rows, and the columns of theirs that are to be added to a table. Others that it lacks are left out.
+    """Rows, and those of their columns that will be added to a table. Other columns that it lacks are left out.
 
     Columns of the type null are never added. Raises SchemaError if the table has none of the columns.
     """
@@ -74,7 +74,7 @@ def only_matching(batches: Iterable[pa.RecordBatch], predicate: Predicate, schem
         mask = to_mask(matches(predicate, values, batch.num_rows))
         if not mask.all():
             raise RowError(
-                "it is not one of the rows that are overwritten (where): check=False adds it all the same",
+                "it is not one of the rows that are overwritten (where): check=False adds it anyway",
                 row=row + int(np.argmin(mask)),
             )
         row += batch.num_rows
@@ -120,5 +120,5 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
 
 def not_empty(where: Where) -> Where:
     if where is None or (isinstance(where, (str, Mapping)) and not where):
-        raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
+        raise InputError('no rows to delete were named: give a predicate or keys; "TRUE" deletes all rows')
     return where

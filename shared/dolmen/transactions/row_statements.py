@@ -121,7 +121,7 @@ class TableChange:
         """Adds the statements of ``Table.upsert``: rows, and tombstones for older rows with their keys.
 
         It is one statement, unless rows of several parts have one key: then it is one for each part, in their order.
-        ``choose`` chooses those to write, of rows of which each has a key of its own.
+        ``choose`` selects the rows to write among rows with distinct keys.
         """
         fields = key_fields(self.entry, on)
 
@@ -326,7 +326,7 @@ class TableChange:
     def _delete_positions(self, condition: Condition) -> DeletePositions | None:
         """Finds matching rows, to delete them by position; reads the condition's columns. None if nothing matches.
 
-        A condition that is no predicate is a read: the commit is refused if others change rows that it may be TRUE for.
+        A condition that is not a predicate is a read: the commit is refused if rows change for which it may be TRUE.
         """
         unit, name, uuid = self.unit, self.name, self.entry.uuid
         unit.keep_base()
@@ -343,7 +343,7 @@ class TableChange:
     def rows_to_change(
         self, columns: Sequence[str], condition: Condition | None, *, with_commit_ts: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
-        """Reads rows in steps. From now on the commit is refused if another one changes these rows."""
+        """Reads rows in steps. From now on the commit is refused if another commit changes these rows."""
         self.unit.depend_on_rows(self.name, implied_by(condition))
         view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
         scan = Scan(view, columns=columns, where=condition, with_commit_ts=with_commit_ts)

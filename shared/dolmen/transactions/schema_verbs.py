@@ -75,7 +75,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
                 ``address.country``, which is NULL in existing rows. All calls that change columns take such paths,
                 except ``set_default``, ``reorder``, ``comment`` and ``set_sort_key``.
             type: see ``Database.create_table``.
-            default: a value of the type, also for rows to come that are written without the column; None is NULL.
+            default: a value of the type, for existing rows and for new rows that lack the column; None is NULL.
                 ``dolmen.Expression("now()")`` is the time at which a statement adds its rows, and that of this commit
                 in existing rows; ``Expression("uuid()")`` a random UUID in each new row, and NULL in existing ones.
             nullable: whether rows may have NULL in it; without it, ``default`` is needed.
@@ -83,7 +83,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
 
         Raises:
             SchemaError: the name is taken or not allowed, the type can't be stored, or a default is missing.
-            InputError: the default is no value of the type.
+            InputError: the default is not a value of the type.
             ConflictError: the columns were changed meanwhile; all calls that change columns raise it.
 
         Examples:
@@ -169,7 +169,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
         )
 
     def add_primary_key(self, columns: str | Sequence[str], **about: Unpack[About]) -> CommitT:
-        """Gives a table without a primary key one. Reads its columns, in bounded memory; none may be NULL any more.
+        """Gives a table without a primary key one. Reads its columns, in bounded memory; from then on none may be NULL.
 
         Args:
             columns: one column, or several.
@@ -199,7 +199,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
         Where statistics do not prove it for existing rows, these are read. Concurrent writes are compared, or repeated.
 
         Args:
-            name: a name of this table's checks, whatever its case.
+            name: the check's name, unique in the table in any case.
             predicate: as for ``scan``, but it can't depend on the time.
 
         Raises:
@@ -264,7 +264,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
 
         Raises:
             SchemaError: there is no such column.
-            InputError: the default is no value of the column's type.
+            InputError: the default is not a value of the column's type.
 
         Examples:
             >>> commit = people.set_default("age", 18)
@@ -280,7 +280,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
         return self._alter(change, about)
 
     def reorder(self, columns: Sequence[str], **about: Unpack[About]) -> CommitT:
-        """Changes the order in which scans return columns: these come first, and the others as they were.
+        """Changes the order in which scans return columns: these come first, and the others follow in their order.
 
         Raises:
             SchemaError: there is no such column, or one is named twice.
@@ -293,7 +293,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
         return self._alter(evolution.Reorder(tuple(arguments.names("columns", columns))), about)
 
     def comment(self, name: str, comment: str, **about: Unpack[About]) -> CommitT:
-        """Says what a column is, for people; an empty text takes that away.
+        """Describes a column, for people; an empty text removes the description.
 
         Args:
             comment: at most 1,000 characters.
@@ -310,7 +310,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
         """Sorts new files by other columns. Existing files are sorted when they are compacted.
 
         Args:
-            columns: names, or terms such as ``"day(at) DESC NULLS FIRST"`` (docs/sorting.md); None sorts by nothing.
+            columns: names, or terms such as ``"day(at) DESC NULLS FIRST"`` (docs/sorting.md); None for no order.
 
         Raises:
             SchemaError: there is no such column, or rows can't be sorted by it.
@@ -409,5 +409,5 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
 
 def _arrow_type(type: pa.DataType) -> pa.DataType:
     if not isinstance(type, pa.DataType):
-        raise InputError(f"type={short_repr(type)} is no pyarrow type: give one, as in pa.int64()")
+        raise InputError(f"type={short_repr(type)} is not a pyarrow type: give one, such as pa.int64()")
     return type

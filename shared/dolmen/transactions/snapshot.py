@@ -213,7 +213,7 @@ def microseconds(timestamp: Time | None, name: str = "timestamp") -> int:
     try:
         return since_epoch(timestamp)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
-        raise InputError(f"{name}={short_repr(timestamp)} is no point in time: {error}") from error
+        raise InputError(f"{name}={short_repr(timestamp)} is not a point in time: {error}") from error
 
 
 def read_changes(
@@ -232,7 +232,7 @@ def read_changes(
     last = base.manifest if until is None else manifest_at(context, base, until)
     first = manifest_at(context, base, since)
     if first.version > last.version:
-        raise InputError(f"since={first.version} is after until={last.version}: exchange them")
+        raise InputError(f"since={first.version} is after until={last.version}: swap them")
     with context.reading(last.version):
         entry = context.segments.whole(last.table(table))
     where = with_parameters(where, parameters)
@@ -308,7 +308,7 @@ def restore_tables(unit: UnitOfWork, moment: Moment, names: str | Sequence[str] 
             entry = entries[name] if name in entries else source.table(name)
             if name in unit.base.tables and unit.base.tables[name].uuid != entry.uuid:
                 raise TableExistsError(
-                    f"table {name!r} is another one than in version {source.version}: {_other_way(entry, entries)}"
+                    f"table {name!r} is not the one of version {source.version}: {_other_way(entry, entries)}"
                 )
             tables = table_and_memory(name, entry, entries)
             unit.add(Restore(name, entry.uuid, source.version, source.commit_ts, tables, request=request))
@@ -325,7 +325,7 @@ def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
     """The advice if another table has the name of a table to restore; ``entries`` are of the restored version."""
     for name, owner in entries.items():
         if owner.sequences is not None and owner.sequences.memory == entry.uuid:
-            return f"it holds the deleted keys of {name!r}, and comes back with that: restore {name!r} alone"
+            return f"it holds the deleted keys of {name!r}, and is restored with that table: restore {name!r} alone"
     return "rename or drop it first, or clone the earlier one under another name"
 
 

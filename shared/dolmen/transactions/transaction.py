@@ -96,7 +96,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 as ``"id BIGINT NOT NULL, day DATE"``, or types or such texts by name. Or rows, as for ``Table.append``,
                 which are added. Dictionaries are stored as their values, times in microseconds.
             primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
-            sort_key: the columns that rows in a file are sorted by: best those in most filters.
+            sort_key: the columns that rows in a file are sorted by: best the columns that most filters use.
             properties: settings (see ``Table.set``).
             partition_by: columns, or transforms of them, of which each data file has one value:
                 ``"day(event_time), tenant"`` (see docs/partitions.md).
@@ -234,7 +234,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         Raises:
             TableNotFoundError: that version has no table ``source``.
             TableExistsError: the name is taken.
-            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: the version does not exist, or has expired.
 
         Examples:
             >>> db.clone("people", "people_copy").count()
@@ -268,7 +268,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             request: as for ``Table.append``. The same request has the same erasure.
 
         Raises:
-            InputError: a table's subject has another type than all values, or a value fits no table's subject and
+            InputError: no value has the type of a table's subject, or a value fits no table's subject and
                 ``dropped`` is False.
 
         Examples:
@@ -321,8 +321,8 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
 class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
     """Collects statements on one snapshot; ``commit`` makes them one version.
 
-    Use it through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. They
-    must still hold at the commit, or it raises ConflictError. Statements that read nothing never conflict. The end
+    Use it through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. What
+    they read must not have changed at the commit, or it raises ConflictError. Without reads nothing conflicts. The end
     of a ``with`` block commits; then ``result`` is the commit.
     """
 
@@ -541,7 +541,7 @@ def new_entry(
 ) -> TableEntry:
     """The entry of a new table. See ``CatalogVerbs.create_table``."""
     if properties is not None and not isinstance(properties, Mapping):
-        raise InputError(f"properties={short_repr(properties)} is no mapping of names to values")
+        raise InputError(f"properties={short_repr(properties)} is not a mapping of names to values")
     key = check_key(tuple(map(schema.field, key_names(primary_key))))
     key_ids = tuple(field.id for field in key)
     checked = check_table_properties(properties or {}, schema, key_ids)

@@ -54,7 +54,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
 
         Args:
             data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, or anything with an Arrow
-                stream. Columns go by name, in any order. Rows are streamed in bounded memory.
+                stream. Columns are matched by name, in any order. Rows are streamed in bounded memory.
             cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.casts``), instead of refusing
                 them. Casts without a loss are always made, for a pandas frame also of floats that are all integers or
                 NaN, and of midnights to dates (``dolmen.rows.write.row_input``; NaN of pandas is NULL).
@@ -93,7 +93,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
     ) -> CommitT:
         """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
 
-        Of two that insert a key at the same time, one gets DuplicateKeyError. Files that may have one of the keys, by
+        If two insert the same key at the same time, one gets DuplicateKeyError. Files that may have one of the keys, by
         statistics, filters and the index, are searched for it. Up to 64 MB of rows are compared before anything is
         written. Rows and keys are streamed in bounded memory; keys of more than 32 MB wait in temporary files.
 
@@ -135,7 +135,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
 
         Args:
             on: the key columns; the primary key by default.
-            skip_equal: write no row that the table has already, equal in all columns (NULL equals NULL, and NaN equals
+            skip_equal: do not write rows that the table has already, equal in all columns (NULL equals NULL, NaN equals
                 NaN). ``Commit.rows_skipped`` counts them. It reads the rows that may have one of the keys, and if these
                 change before the commit, it starts again on the newest version. A retry of a request may change it.
             data, cast, leave_out_erased, new_columns: as for ``append``.
@@ -221,12 +221,12 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
                 (docs/predicates.md), or any other SQL over the columns of a row, for which DuckDB is needed.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
-            mode: "auto"; "tombstone" refuses a condition that is no predicate; "positions" finds the rows of a
+            mode: "auto"; "tombstone" refuses a condition that is not a predicate; "positions" finds the rows of a
                 predicate now, too: later scans are faster, and ``Commit.rows`` is exact.
             request: as for ``append``. A retry may change the order of keys, and ``mode``.
 
         Raises:
-            PredicateError: ``where`` is no condition, or with "tombstone" no predicate.
+            PredicateError: ``where`` is not a condition, or with "tombstone" not a predicate.
             InputError: DuckDB cannot evaluate it for a row.
             ConflictError: others changed the rows that it had read, a hundred times in a row.
 
@@ -249,7 +249,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         return self._apply("delete", statement, about, data=keys, reads_rows=reads_rows)
 
     def _is_sql(self, where: Where, parameters: Parameters | None) -> bool:
-        """True if a condition is no predicate for the columns that this process knows."""
+        """True if a condition is not a predicate for the columns that this process knows."""
         if not isinstance(where, (str, tuple)):
             return False
         try:
@@ -338,7 +338,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         new_columns: NewColumns = "refuse",
         **about: Unpack[About],
     ) -> CommitT:
-        """Updates, deletes and inserts rows as the rows of a source say, in one commit (SQL's MERGE).
+        """Updates, deletes and inserts rows by the rows of a source, in one commit (SQL's MERGE).
 
         A row of the table (``target``) and one of the source match when the columns ``on`` are equal in both; NULL
         equals nothing. For each row, the first clause whose condition is TRUE is applied. Expressions are DuckDB's SQL
@@ -349,11 +349,11 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         the primary key that updates and inserts all columns is an ``upsert``, which reads nothing.
 
         Args:
-            source: rows, as for ``append``. Columns that the table does not have may be there for expressions to use.
+            source: rows, as for ``append``. It may have columns that the table lacks, for expressions to use.
             on: columns of both.
             when_matched: "update" gives the target row all values that the source has; a mapping of columns to
                 expressions changes just these; "delete"; ``dolmen.Update(values, when=...)`` and
-                ``dolmen.Delete(when=...)`` have conditions; a list of several; None leaves it.
+                ``dolmen.Delete(when=...)`` have conditions; a list of several; None leaves it unchanged.
             when_not_matched: for source rows without a target row: "insert", a mapping, ``dolmen.Insert(values,
                 when=...)``, a list, or None.
             when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``,

@@ -59,8 +59,8 @@ class Commit(Struct, frozen=True):
         requests: ids of the requests that it applied, as long as they are remembered.
         attempts: how often the pointer was put (0 in history).
         already: versions that had applied requests of this call before, by request id.
-        erased_rows_written: how many of the rows that this call wrote match an erasure in force: people who were
-            erased may be there again (0 in history).
+        erased_rows_written: how many of the rows that this call wrote match an erasure in force: data about people
+            who were erased may be in the table again (0 in history).
         erased_rows_left_out: how many rows this call left out because they match one (0 in history).
         rows_skipped: how many rows this call did not write because the table has equal ones (0 in history).
     """

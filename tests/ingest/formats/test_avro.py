@@ -228,7 +228,7 @@ def test_rows_that_are_no_records_are_a_column_of_values(schema: Any, values: li
     assert table.schema.field("value").type == kind
     assert table.to_pydict() == {"value": values}
     assert _read(data, table.schema).equals(table)
-    with pytest.raises(SchemaError, match="no records, so they need a column 'value'; there are: a"):
+    with pytest.raises(SchemaError, match="not records, so they need a column 'value'; there are: a"):
         _read(data, pa.schema([("a", kind)]))
 
 

@@ -52,7 +52,7 @@ def test_small_files_become_a_full_one_and_the_plan_says_why_and_what_it_saves()
 def test_a_large_file_is_not_rewritten_to_add_a_small_one() -> None:
     found = plan([file(250 * MB), file(100 * MB), file(1 * MB), file(2 * MB)])
     assert found.groups == ()
-    assert found.left == {"full": 1, "small, but too few of like size": 3}
+    assert found.left == {"full": 1, "small, but too few of similar size": 3}
     assert "nothing" in repr(found)
 
 

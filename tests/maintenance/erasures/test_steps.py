@@ -120,9 +120,7 @@ def test_a_table_that_was_cloned_from_keeps_the_files_and_the_receipt_says_so() 
     assert (place.db.table("copy").count(), place.db.table("t").count()) == (30, 40)
     status = place.db.receipt(erased.id)
     assert (status.state, [file.shared for file in status.receipt.files]) == ("rewritten", [(entry_of(place).uuid,)])
-    assert status.next_step == (
-        "files with the rows (1) are files of 't', too, from which none was erased: erase there"
-    )
+    assert status.next_step == ("1 file with the rows is also a file of 't', where they were not erased: erase there")
     assert collect(place.context()).errors == {}
     assert place.db.verify_receipt(erased.id).ok
     place.db.table("t").erase(WHO)

@@ -30,7 +30,7 @@ from dolmen.format.schema import Schema
 
 
 class Resolve(Struct, frozen=True):
-    """Brings files up to a snapshot: rows that its unresolved tombstones match get into the files' deletion vectors."""
+    """Resolves the tombstones of a snapshot: adds the rows that they match to the files' deletion vectors."""
 
     name: str
     uuid: str
@@ -376,7 +376,7 @@ class PutIndexParts(Struct, frozen=True):
 
 
 def without_files(entry: TableEntry, uuids: Collection[str]) -> TableEntry:
-    """The table's entry without these files; it must have all of them. Files in segments get into ``removed``."""
+    """The table's entry without these files; it must have all of them. Files in segments are added to ``removed``."""
     spilled = dict.fromkeys(uuids)
     inline: list[DataFile] = []
     for file in entry.files:

@@ -146,7 +146,7 @@ class AlterTable(Struct, frozen=True):
         )
         if not is_unchanged and self._is_first(draft, entry.schema):
             raise ColumnsChangedError(
-                f"table {self.name!r}: somebody changed its columns meanwhile, in version {draft.base.version} or one "
+                f"table {self.name!r}: another commit changed its columns, in version {draft.base.version} or one "
                 "before it: look at them again"
             )
         for change in self.changes:
@@ -176,7 +176,7 @@ class AlterTable(Struct, frozen=True):
 
 
 class AdoptTable(CreateTable, Struct, frozen=True):
-    """Creates a table with existing files. A column of another type in some of them has a ``widened_ts`` above 0."""
+    """Creates a table with existing files. A column whose type differs in some files has a ``widened_ts`` above 0."""
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table. Its files may lack columns, or have them under other names: hence ``altered_ts``."""
@@ -219,7 +219,7 @@ class AdoptFiles(Struct, frozen=True):
         if not is_unchanged or now.checks or entry.primary_key:  # rows of the files were compared with neither
             raise ConflictError(
                 f"table {self.name!r}: its columns, checks or key were changed, or all its rows replaced, by version "
-                f"{draft.base.version} or one before it: look at the files again"
+                f"{draft.base.version} or one before it: call adopt again"
             )
         fields = tuple(
             msgspec.structs.replace(each, widened_ts=ts) if each.id in self.narrower else each for each in now.fields
@@ -247,7 +247,7 @@ MAX_NAMES = 1_000  # the most tags, and the most cursors, of a database: every m
 
 
 class PutTag(DatabaseStatement, Struct, frozen=True):
-    """Gives a name to a version, which keeps the version; ``may_move`` allows to take the name from another version."""
+    """Gives a name to a version, which keeps the version; ``may_move`` allows moving the name from another version."""
 
     tag: str
     value: Tag
@@ -260,7 +260,7 @@ class PutTag(DatabaseStatement, Struct, frozen=True):
         if old is not None and not self.may_move:
             raise TagExistsError(f"tag {self.tag!r} names version {old.version}: move=True moves it")
         if old is None and len(draft.tags) >= MAX_NAMES:
-            raise LimitError(f"there are {MAX_NAMES:,} tags, the most of a database: drop some")
+            raise LimitError(f"the database has {MAX_NAMES:,} tags, the most allowed: drop some")
         draft.base.check_kept(self.value.version)
         draft.require([TAGS])
         draft.put_tag(self.tag, self.value)
@@ -297,13 +297,13 @@ class PutCursor(DatabaseStatement, Struct, frozen=True):
         current = draft.cursors.get(self.cursor)
         if current != self.seen:
             state = "was removed" if current is None else f"is at version {current.version}"
-            raise ConflictError(f"cursor {self.cursor!r} {state}, since another reader uses it: open it again")
+            raise ConflictError(f"cursor {self.cursor!r} {state}, because another reader uses it: open it again")
         others = {name: each for name, each in draft.cursors.items() if name != self.cursor}
         if self.value is None:
             draft.cursors = others
             return
         if current is None and len(others) >= MAX_NAMES:
-            raise LimitError(f"there are {MAX_NAMES:,} cursors, the most of a database: remove some")
+            raise LimitError(f"the database has {MAX_NAMES:,} cursors, the most allowed: remove some")
         draft.base.check_kept(self.value.version, by_tag=False)  # a tag keeps no version after its own
         if self.value.version > draft.base.version:
             raise InputError(f"cursor {self.cursor!r}: no version {self.value.version} yet")
@@ -410,7 +410,7 @@ class Restore(Struct, frozen=True):
         for name in tables:
             if name in draft.tables and name not in was:
                 raise TableExistsError(
-                    f"table {name!r} is another one than in version {self.version}: rename or drop it first"
+                    f"table {name!r} is not the one of version {self.version}: rename or drop it first"
                 )
         for name, entry in was.items():
             del draft.tables[name]

@@ -136,7 +136,7 @@ class HurryErasure(DatabaseStatement, Struct, frozen=True):
 
 
 def last_unneeded_ts(draft: Draft) -> int:
-    """Timestamp up to which no kept version has rows of an erasure, or shows them without it; 0 if there is none."""
+    """Timestamp of the last erasure such that no kept version needs it, or an earlier one, to hide rows; 0 if none."""
     oldest = min([draft.horizon, *(tag.version for tag in draft.tags.values())])
     return max((each.through for each in draft.rewritten if each.version <= oldest), default=0)
 
@@ -198,7 +198,7 @@ class Erase(Struct, frozen=True):
     tombstone: Tombstone | None = None  # names the rows of the one table
     schema: Schema | None = None
     subject: tuple[Json, ...] = ()  # JSON forms of the values that identify the subjects
-    may_be_dropped: bool = False  # whether it is allowed that no present table can have these values
+    may_be_dropped: bool = False  # whether values that no present table can have are allowed
     digest: str = ""
     # the time within which its rows leave the disk, in microseconds; None = as the database is set
     within_us: int | None = None
@@ -287,8 +287,8 @@ class Erase(Struct, frozen=True):
                 if self.may_be_dropped:
                     continue
                 raise InputError(
-                    f"table {name!r}: its subject, column {field.name!r}, has another type than the values that are "
-                    "to be forgotten: give them in its type, too"
+                    f"table {name!r}: the type of its subject, column {field.name!r}, differs from that of the values "
+                    "to forget: give the values in its type, too"
                 )
             valid += fitting
             if any(fields.get(uuid) == field for uuid in entry.lineage[1:]):
@@ -303,9 +303,9 @@ class Erase(Struct, frozen=True):
                 yield ErasedTable(entry.uuid, tombstone, (field,))
         if (lost := sum(value not in valid for value in self.subject)) and not self.may_be_dropped:
             raise InputError(
-                f"{lost} of {len(self.subject)} values can be no subject of any table: set the property subject of the "
-                "tables that name whom a row is about (dolmen set TABLE subject=COLUMN), or say `dropped` if only "
-                "tables that were dropped since have rows about them"
+                f"{lost} of {len(self.subject)} values fit the subject of no table: set the property subject of the "
+                "tables with rows about persons (dolmen set TABLE subject=COLUMN), or give `dropped` if only "
+                "dropped tables have rows about them"
             )
 
 

@@ -74,14 +74,14 @@ class Write(Struct, frozen=True):
         return TableEffect(self.name, what, draft.column_names(self.name, ids))
 
     def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
-        """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
+        """Raises ConflictError unless the tombstones match the same rows as with the columns of their schema."""
         bound, now = (self.schema or entry.schema).fields, entry.schema
         present = {field.id for field in bound if same_column(now, field, base_ts)}
         for tombstone in self.tombstones:
             if missing := set(tombstone.columns) - present:
                 raise ConflictError(
-                    f"table {self.name!r}: columns {sorted(missing)} of the delete were dropped, or got another type, "
-                    "meanwhile"
+                    f"table {self.name!r}: columns {sorted(missing)} of the delete were dropped or got another type "
+                    "meanwhile: look at the columns, and repeat the delete"
                 )
         for column in bound:
             named = any(column.id in tombstone.columns for tombstone in self.tombstones)
@@ -418,9 +418,7 @@ class Advance(Struct, frozen=True):
             )
         memory = draft.tables.get(memory_name(self.name))
         if memory is None or memory.uuid != self.memory:
-            raise ConflictError(
-                f"table {memory_name(self.name)!r}, which remembers deleted keys, is not there any more"
-            )
+            raise ConflictError(f"table {memory_name(self.name)!r}, which remembers deleted keys, no longer exists")
         draft.tables[self.name] = msgspec.structs.replace(entry, sequences=self._advance(entry.sequences, field, ts))
 
     def _advance(self, before: Sequences | None, field: Field, ts: int) -> Sequences:

@@ -36,7 +36,7 @@ MOST_ROWS = 1 << 14  # the most rows of a page
 _HEAD = struct.Struct("<BBII")
 _LEAF, _INNER = 1, 2
 _LONGEST_FRAME = 1 << 20
-_ZSTD_LEVEL = 1  # of keys of six kinds, pages take at most 0.3 % more bytes than with level 3
+_ZSTD_LEVEL = 1  # for six kinds of keys, pages are at most 0.3 % larger than with level 3
 _LENGTH_BYTES = 2
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
 _PAGES_AT_ONCE = 64
@@ -184,7 +184,7 @@ def lengths_of(keys: Keys, width: int) -> Lengths:
     """The bytes of each key, without zeros at its end; nothing if all keys have one width."""
     if width:
         return np.zeros(0, np.int64)
-    if len(keys) and as_matrix(keys)[:, -1].all():  # as UUIDs
+    if len(keys) and as_matrix(keys)[:, -1].all():  # such as UUIDs
         return np.full(len(keys), keys.dtype.itemsize, np.int64)
     return np.char.str_len(keys).astype(np.int64)
 
@@ -245,7 +245,7 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
         raise ValueError("keys are too long")
     matrix = np.zeros((rows, longest), np.uint8)
     matrix[:, :prefix] = head
-    if total == rows * (longest - prefix):  # keys of one length, as UUIDs
+    if total == rows * (longest - prefix):  # keys of one length, such as UUIDs
         matrix[:, prefix:] = np.frombuffer(rest[:total], np.uint8).reshape(rows, longest - prefix)
         return as_strings(matrix), rest[total:]
     matrix[:, prefix:][np.arange(longest - prefix) < lengths[:, None]] = np.frombuffer(rest[:total], np.uint8)

@@ -42,7 +42,7 @@ MOST_CHUNKS = 24_576
 
 _REQUEST_BYTES = 4 * MIB  # neighbouring pages are fetched together up to this
 
-_AHEAD_BYTES = 16 * MIB  # pages that are requested at once have no more bytes, but for the last of them
+_AHEAD_BYTES = 16 * MIB  # the most bytes of pages that are requested at once, the last page excepted
 
 _LEAF_BYTES = 48 * KIB  # about the bytes of a leaf, compressed
 _LEAVES_TOGETHER = 64  # about the number of neighbouring leaves that are fetched together
@@ -89,7 +89,7 @@ def _encode_root(
     root: bytes,
     locations: Mapping[str, ChunkLocations],
 ) -> bytes:
-    """The bytes of a root block, with positions of column chunks as far as they take little of it."""
+    """The bytes of a root block, with positions of column chunks if they take only a small part of it."""
     schemas: dict[bytes, int] = {}
     chunks: list[tuple[int, bytes] | None] = []
     count = 0
@@ -229,7 +229,7 @@ class _PageGroup(Struct, frozen=True):
         return 0 if self.cached is not None else last.offset + last.length - self.references[0].offset
 
     def is_followed_by(self, part: Segment, reference: PageRef) -> bool:
-        """Whether a page is behind these, and is fetched with them."""
+        """Whether a page follows these, and is fetched with them."""
         length = self.length
         follows = part.object == self.part.object and reference.offset == self.references[0].offset + length
         return follows and length + reference.length <= _REQUEST_BYTES

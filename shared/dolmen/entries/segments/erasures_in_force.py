@@ -220,7 +220,7 @@ def tables_of(erasure: Erasure, entry: TableEntry) -> tuple[ErasedTable, ...]:
 
 
 def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry:
-    """A table's whole entry with deletes and their columns, without deletes whose column ids other columns have now."""
+    """A table's whole entry with deletes and their columns, without deletes whose column ids now mean other columns."""
     tombstones = entry.tombstones
     for each in erased:
         by_id = entry.schema.by_id
@@ -239,7 +239,7 @@ def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry
 
 
 def _has_other_ids(field: Field, now: Field) -> bool:
-    """Whether the id of a delete's column, or of a field in it, is that of another one now."""
+    """Whether the id of a delete's column, or of a field in it, now belongs to another one."""
     added = {each.id: each.added_ts for each in (now, *fields_inside(now.type))}
     return any(added.get(each.id, each.added_ts) != each.added_ts for each in (field, *fields_inside(field.type)))
 

@@ -114,7 +114,7 @@ class LiveFiles:
         remaining = requested - found.keys()
         if self.segments and remaining:
             remaining -= self.changes.removed
-        for segment in reversed(self.segments):  # the newest has them most likely
+        for segment in reversed(self.segments):  # the newest one is the most likely to have them
             if not remaining:
                 break
             (each,) = self.live_segments([segment])
@@ -185,7 +185,7 @@ def check_days(files: Iterable[DataFile], field: Field) -> None:
             least, greatest, *_ = column_bounds(file, field)
             problem = f"a day in {file.path} is before -290308 or after 294247, the years that timestamps have"
             if least is None or greatest is None:
-                problem = f"the statistics of {file.path} don't tell its days"
+                problem = f"the statistics of {file.path} don't show which days it has"
             raise SchemaError(f"column {field.name!r} can't become a timestamp: {problem}")
 
 

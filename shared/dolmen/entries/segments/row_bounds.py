@@ -326,5 +326,5 @@ def recorded_predicate(body: bytes, blob: Blob) -> Predicate:
 
 @lru_cache(16_384)
 def _predicate(document: bytes) -> Predicate:
-    """Cached, because scans and resolutions judge the same few tombstones again and again."""
+    """Decodes a predicate; cached, because scans and resolutions judge the same few tombstones repeatedly."""
     return predicate_from_json(document)

@@ -201,12 +201,12 @@ class FileTable:
         ids: Collection[int] | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> Iterator[list[DataFile]]:
-        """Entries as the object has them, some at a time.
+        """Yields the entries as they are stored, in batches.
 
         Args:
             positions: ascending; all by default.
             ids: columns whose bounds the entries have; all by default.
-            types: by id, the present types of columns, whose form bounds get.
+            types: the present types of columns, by id; bounds are converted to them.
         """
         requested = self.ids if ids is None else self.ids & frozenset(ids)
         if not self._is_small:
@@ -302,7 +302,7 @@ def _widen(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
 
 
 _DECODED_FACTOR = 10  # decoded entries take about this many times the bytes of their compressed JSON
-_AHEAD_BYTES = 16 * MIB  # segments that are fetched at once have no more bytes, but for the last of them
+_AHEAD_BYTES = 16 * MIB  # the most bytes of segments that are fetched at once, the last one excepted
 
 
 class FetchTally(Struct):
@@ -338,7 +338,7 @@ class SegmentReader(Struct, frozen=True):
         return table
 
     def map_files(self, segments: Iterable[Segment], ahead: int | None = None) -> Iterator[tuple[Segment, FileTable]]:
-        """``files`` of several segments in order. ``ahead`` are fetched at once, by default as many as are small."""
+        """``files`` of several segments in order. ``ahead`` are fetched at once, by default ``_AHEAD_BYTES``."""
         return self.runtime.map(
             lambda s: (s, self.files(s)), segments, ahead=ahead, size=lambda s: s.size, most=_AHEAD_BYTES
         )

@@ -174,7 +174,7 @@ class _Target:
         return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, bad)
 
     def marked_columns(self, kind: FileKind) -> list[Field]:
-        """The columns whose placeholders in a text file are no values of their types.
+        """The columns whose placeholders in a text file are not values of their types.
 
         Numbers and Booleans in JSON are not among them: no source leaves these out, and marks slow down the reader.
         """

@@ -27,7 +27,7 @@ DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 PORTION_ROWS = 500_000
 PORTION_BYTES = 128 * MIB  # the most bytes that are applied at once; they are in memory, briefly twice
 
-_NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
+_NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) cannot identify a row"
 
 
 @dataclass
@@ -102,7 +102,7 @@ class ChangeTables:
         """Selects the rows that hold a change; reports bad ones."""
         upserts = pc.equal(batch.kinds, UPSERT)
         problems: list[tuple[pa.Array, str, str | None]] = [
-            (pc.equal(batch.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
+            (pc.equal(batch.kinds, UNKNOWN), "its operation is missing, unknown, or lacks the row it needs", None),
             (pc.is_null(batch.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
         ]
         for column in self.fields:

@@ -185,8 +185,8 @@ class DeleteMemory:
         sequences, memory = entry.sequences, unit.tables.get(name)
         if memory is not None and (sequences is None or memory.uuid != sequences.memory):
             raise InputError(
-                f"table {name!r} is in the way: deletes of the changes of {table!r} are to be remembered under this "
-                "name; keep its rows elsewhere and drop it"
+                f"table {name!r} has the name under which the deletes of the changes of {table!r} must be remembered: "
+                "copy its rows elsewhere, and drop it"
             )
         forgotten: Json = None
         # Marks after the base are this transaction's own: their time is not its commit time.

@@ -158,7 +158,7 @@ class DebeziumEnvelope:
         for path in self.settings.sequence_from:
             names = path.split(".")
             if names[0] in _OWN:
-                raise SchemaError(f"property cdc_sequence_from: {path!r} orders no deletes; take one in source")
+                raise SchemaError(f"property cdc_sequence_from: {path!r} cannot order deletes; use a path in source")
             _insert_field(own, names, self._sequence_part_type(path))
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
         image = [pa.field(field.name, field.arrow_type) for field in self._image]
@@ -288,7 +288,7 @@ def _insert_field(tree: _Tree, path: list[str], kind: pa.DataType) -> None:
     name, rest = path[0], path[1:]
     below = tree.setdefault(name, {} if rest else pa.field(name, kind))
     if isinstance(below, dict) != bool(rest):
-        raise SchemaError(f"property cdc_sequence_from: one path ends at {name!r}, another goes on from there")
+        raise SchemaError(f"property cdc_sequence_from: one path ends at {name!r}, and another continues from there")
     if isinstance(below, dict):
         _insert_field(below, rest, kind)
 

@@ -70,7 +70,7 @@ class DropSource(Struct, frozen=True):
             if not requested.startswith(landing_prefix) and not landing_prefix.startswith(requested):
                 raise InputError(
                     f"{url!r}: only what lies under {landing_prefix!r} becomes rows, as {landing_prefix}<table>/...: "
-                    "copy the files there, or say where this landing place begins (--landing-prefix)"
+                    "copy the files there, or give another landing prefix (--landing-prefix)"
                 )
             landing = Landing(database, landing_prefix, None, rejected_url, runtime)
             return cls(landing, bucket, _prefixes_to_list(requested, landing_prefix, tables), runtime)

@@ -84,7 +84,7 @@ class DropIngestion(Struct):
                 self.final_outcome = DropOutcome(drop, "waiting", error=error)
                 return "finish"
             if self._sees_uncommitted_columns(transaction):
-                retry = ConflictError(f"{error}; another file of this batch makes the columns, so it is read again")
+                retry = ConflictError(f"{error}; another file of this batch adds the columns, so it is read again")
                 self.final_outcome = DropOutcome(drop, "failed", error=retry)
                 return "finish"
             self.error, self.error_column = error, self._column_of_error(transaction, error)

@@ -55,12 +55,12 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     with _open(source) as (container, types):
         if not types.has_records and own_names([VALUE_COLUMN], schema)[0] not in schema.names:
             raise SchemaError(
-                f"file {source.name!r}: its rows are no records, so they need a column {VALUE_COLUMN!r}; there are: "
+                f"file {source.name!r}: its rows are not records, so they need a column {VALUE_COLUMN!r}; there are: "
                 f"{', '.join(schema.names)}"
             )
         if len(set(types.arrow.names)) < len(types.arrow):  # the decoder returns the last one only
             twice = next(name for name in types.arrow.names if types.arrow.names.count(name) > 1)
-            raise SchemaError(f"file {source.name!r}: field {twice!r} is there twice")
+            raise SchemaError(f"file {source.name!r}: field {twice!r} occurs twice")
         connect = _connect_types(container, source)
         own = apply_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])

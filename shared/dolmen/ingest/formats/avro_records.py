@@ -55,7 +55,7 @@ class Container:
         except KeyError:
             raise self._damage_error("its header holds no schema") from None
         except (ValueError, RecursionError):
-            raise self._damage_error("the schema in its header is no JSON, or nests too deeply") from None
+            raise self._damage_error("the schema in its header is not JSON, or nests too deeply") from None
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
         """The number of records and the unpacked bytes of each block. Raises InputError for a damaged file."""

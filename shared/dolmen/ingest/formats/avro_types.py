@@ -16,7 +16,7 @@ union of other types                     struct of ``member0``, ``member1``, ...
 all others                               the type of the same name
 =======================================  ==============================================================================
 
-A row that is no record is a single column, ``value``. Unknown logical types count as their base type. Kafka Connect,
+A row that is not a record is a single column, ``value``. Unknown logical types count as their base type. Kafka Connect,
 and so Debezium, names its own types of times in ``connect.name``: see ``CONNECT_TIMES`` and ``apply_named_times``. A
 type that contains itself has no end, and is refused.
 """
@@ -193,7 +193,7 @@ class AvroTypes:
     def _record(self, schema: Any, plain: dict[str, Any], space: str, where: str, depth: int) -> _AvroType:
         listed = _part(schema, "fields", where)
         if not isinstance(listed, list):
-            raise InputError(f"its schema is not valid: the fields of {where} are no list")
+            raise InputError(f"its schema is not valid: the fields of {where} are not a list")
         fields, plain["fields"] = [], []
         leaves, height = 0, 0
         for field in listed:
@@ -247,7 +247,7 @@ def _text(schema: Any, key: str, where: str) -> str:
     """A name in a schema. Raises InputError if it is none, or holds half of a surrogate pair."""
     text = _part(schema, key, where)
     if not isinstance(text, str) or any("\ud800" <= sign <= "\udfff" for sign in text):
-        raise InputError(f"its schema is not valid: the {key} of {where} is no text")
+        raise InputError(f"its schema is not valid: the {key} of {where} is not text")
     return text
 
 
@@ -258,7 +258,7 @@ def _symbols(schema: Any, where: str) -> list[str]:
         raise InputError(f"its schema is not valid: {where} is an enum without a list of symbols")
     for symbol in symbols:
         if not isinstance(symbol, str) or not _SYMBOL.fullmatch(symbol):
-            raise InputError(f"its schema is not valid: {where} has the symbol {short_repr(symbol)}, which is no name")
+            raise InputError(f"its schema is not valid: {where} has the symbol {short_repr(symbol)}, not a name")
     if len(set(symbols)) < len(symbols):
         raise InputError(f"its schema is not valid: {where} has a symbol twice")
     return symbols

@@ -2,7 +2,7 @@
 
 Numbers with another decimal mark, or with groups of digits, are rewritten and then parsed as any other: `1.234,5` with
 decimal mark `,` and groups separated by `.` is `1234.5`. A text with a mark must be such a number: with the decimal
-mark `,`, `1.5` is refused even if `.` separates groups, because `5` is no group of three digits. So is a number with
+mark `,`, `1.5` is refused even if `.` separates groups, because `5` is not a group of three digits. So is a number with
 groups that begins with a zero (`0.123`) or lacks a separator (`1234.567`).
 """
 

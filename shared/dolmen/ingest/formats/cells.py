@@ -153,7 +153,7 @@ def may_have(text: pa.Array, signs: bytes) -> bool:
 
 
 def _may_lack_minutes(text: pa.Array) -> bool:
-    """Whether the byte after the hour, in some text that is longer than a date, is no colon."""
+    """Whether the byte after the hour, in some text that is longer than a date, is not a colon."""
     _, offsets, data = text.buffers()
     if not data:
         return False
@@ -202,7 +202,7 @@ def precision_check(target: pa.DataType) -> Cast | None:
 def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Trimmed text as values of a type without children; NULL stays NULL.
 
-    Raises Misfit if some text is no value of this type, with a reason if there is only one text.
+    Raises Misfit if some text is not a value of this type, with a reason if there is only one text.
     """
     column_type = type_of(target)
     assert column_type is not None, target
@@ -368,7 +368,7 @@ class TimeFormat(Struct, frozen=True):
         try:
             return parse_text(text, target)
         except Misfit as misfit:
-            raise Misfit(f"{misfit}, nor is it as in {self.name}" if str(misfit) else "") from None
+            raise Misfit(f"{misfit}, nor does it match {self.name}" if str(misfit) else "") from None
 
 
 def _applies(pattern: TimePattern, target: pa.DataType) -> bool:
@@ -397,9 +397,9 @@ def parse_aligned(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> 
 
 
 def _write_as_iso(text: pa.Array, pattern: TimePattern, *, date: bool, clock: bool, end: str) -> pa.Array | None:
-    """Text of a pattern as ISO 8601, in which other text than digits may come along; None if it is not of one layout.
+    """Rewrites text of a pattern as ISO 8601; None if not all of it has one layout. Does not check the digits.
 
-    If that is valid, all of the text matches the pattern: the digits of each field are in the same columns.
+    If the result is valid, all of the text matches the pattern: the digits of each field are in the same columns.
 
     Args:
         date, clock: whether the date, and the time of day, is wanted.

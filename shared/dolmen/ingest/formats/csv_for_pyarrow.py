@@ -33,7 +33,7 @@ def end_line(data: bytes, signs: Signs) -> bytes:
 
 
 def trim_fields(data: bytes, signs: Signs) -> bytes:
-    """The bytes without the spaces around fields. None is removed whose record would then be a comment."""
+    """The bytes without the spaces around fields, except for those without which a record would become a comment."""
     array, layout = np.frombuffer(data, np.uint8).copy(), find_layout(data, signs, True)
     is_space = (array == ord(" ")) & ~mask_ranges(len(data), layout.opens, layout.closes)
     is_separator = signs.separates.take(array)

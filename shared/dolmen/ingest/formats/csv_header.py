@@ -66,7 +66,7 @@ def columns_by_name(
             )
             raise SchemaError(f"{where}: {reason}", column=column)
         if column in spelled:
-            raise SchemaError(f"{where}: column {column!r} is there twice; {_NUMBERED}", column=column)
+            raise SchemaError(f"{where}: column {column!r} occurs twice; {_NUMBERED}", column=column)
         spelled[column] = spelling
     return columns
 

@@ -20,7 +20,7 @@ not know. If anything does not fit, the block is parsed again as text; then ``ce
 the cell that does not fit.
 
 If bad rows are reported one by one, a record with text after a closing quote is assumed to end with that line. A quote
-that is never closed ends the reading all the same, and so does a header that cannot be read.
+that is never closed still ends the reading, and so does a header that cannot be read.
 """
 
 from __future__ import annotations

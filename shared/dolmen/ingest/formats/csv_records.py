@@ -227,7 +227,7 @@ def find_layout(data: bytes, signs: Signs, last: bool) -> Layout:
             problem = BrokenRecord(int(layout.opens[-1]), _NEVER_CLOSED, ends=False)
         elif literal is not None and literal[-1]:
             problem = BrokenRecord(
-                len(data) - 1, "the file ends with an escape character, and nothing it is for", ends=True
+                len(data) - 1, "the file ends with an escape character that escapes nothing", ends=True
             )
     return Layout(layout.opens, layout.closes, layout.comments, layout.comment_ends, literal, problem)
 

@@ -283,7 +283,7 @@ def export_folders(rows: pa.RecordBatchReader, directory: Path, partition_by: st
     directory = Path(os.path.realpath(directory))
     check_target(directory / "data" if directory.is_dir() else directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError(f"{str(directory)!r} exists and is no empty directory: name another one")
+        raise InputError(f"{str(directory)!r} exists and is not an empty directory: name another one")
     partial, count = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial"), 0
     try:
         partial.mkdir()
@@ -310,7 +310,7 @@ _MOST_NAME_BYTES = 255  # of a folder, on Linux, macOS and Windows
 def _folders(spec: PartitionSpec, partition: Partition) -> str:
     for (term, _), value in zip(spec.terms, partition, strict=True):
         if value in ("", b"", NULL_FOLDER, NULL_FOLDER.encode()):
-            raise InputError(f"{term} is {value!r} in a row, which no folder can be called: leave such rows out")
+            raise InputError(f"{term} is {value!r} in a row, which can't name a folder: leave such rows out")
     folders = spec.name(partition)
     if longest := next((name for name in folders.split("/") if len(name) > _MOST_NAME_BYTES), None):
         raise InputError(
@@ -346,7 +346,7 @@ def cast_for_export(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatc
     if not traits.is_written:
         raise InputError(f"{kind.capitalize()} is read, but not written: write {format_names(WRITTEN)}")
     if not traits.is_text and format.compression is not None:
-        raise InputError(f"{kind} compresses its own pages: leave the ending for {format.compression} away")
+        raise InputError(f"{kind} compresses its own pages: leave out the ending for {format.compression}")
     if format.compression == "zip":
         raise InputError("zip archives are read, but not written: compress with .gz, .zst or .bz2")
     for name in names:

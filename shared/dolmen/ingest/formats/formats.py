@@ -54,8 +54,8 @@ def read_with_folders(
 ) -> Iterator[pa.RecordBatch]:
     """Reads a file, with the columns that its options name from its folders. Raises SchemaError.
 
-    A file may have such a column, too, if it has the same value, or NULL, in all rows. One of delimited text without
-    a header has the other columns alone.
+    A file may have such a column, too, if it has the same value, or NULL, in all rows. A delimited file without
+    a header must have only the other columns.
     """
     values = _folder_scalars(source, schema)
     options = source.options
@@ -75,7 +75,7 @@ def read_with_folders(
                 continue
             if not is_positional and not _agrees(batch[field.name], value):
                 raise SchemaError(
-                    f"{source.name}: column {field.name!r} has another value in the file than {value} in its folder"
+                    f"{source.name}: column {field.name!r} differs in the file from the value {value} in its folder"
                 )
             arrays.append(pa.repeat(value, batch.num_rows))
         yield pa.record_batch(arrays, schema)
@@ -182,7 +182,7 @@ _UNREAD = {
         ".txz",
     ): "is an archive of a format that is not read: unpack it, and give each file",
 }
-"""What to do with files that many have and no reader takes, by the ends of their names."""
+"""What to do with common files that no reader supports, by the ends of their names."""
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
@@ -219,7 +219,7 @@ def detect_file(open: Callable[[], BinaryIO], name: str, kind: FileKind | None =
     if packed is not None:
         raise InputError(f"{what}, which is compressed as well: unpack the archive")
     if outer is not None and found is not None and outer != found:
-        raise InputError(f"{what}, which is no {outer}, as its own name says: rename one of them")
+        raise InputError(f"{what}, which is not {outer}, as the archive's name says: rename one of them")
     if (kind := outer or found) is None:
         raise InputError(f"{what}, whose name ends in no supported format; there are {', '.join(ENDINGS)}")
     return Format(kind, compression)

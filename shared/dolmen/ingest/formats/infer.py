@@ -159,7 +159,7 @@ def non_blank(cells: pa.Array) -> pa.Array:
 def _cast(text: pa.Array, target: pa.DataType, times: TimeFormat | None = None) -> pa.Array | None:
     parse = (times and times.parser(target)) or partial(parse_text, target=target)
     try:
-        parse(text[:1])  # the first value rules out most types; to try a million takes long
+        parse(text[:1])  # the first value rules out most types, which is faster than trying a million
         return parse(text)
     except Misfit:
         return None
@@ -257,7 +257,7 @@ def _shape_of_bools(text: pa.Array, notation: CellNotation) -> TextShape | None:
 
 def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | None:
     if times is not None and times.digits is not None:
-        times = None  # a unit of numbers is no pattern of text
+        times = None  # a unit of numbers is not a pattern of text
     if times is not None and pc.any(pc.match_substring_regex(text, NUMBER)).as_py():
         return None
     if _cast(text, pa.date32(), times) is not None:

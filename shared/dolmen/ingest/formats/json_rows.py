@@ -10,11 +10,11 @@ A dialect's ``json_rows`` says where rows are:
   error. ``$.lines`` and ``$.values`` are paths, too.
 
 Rows are objects. If the first is not, none may be: each row is the value of a column ``value``, if there may be one.
-A row is written on one line, its line ends as spaces; ``Block.lines`` has the lines on which rows begin. What is no
-value between rows becomes a row too, which the reader refuses.
+A row is written on one line, its line ends as spaces; ``Block.lines`` has the lines on which rows begin. What is not
+a value between rows becomes a row too, which the reader refuses.
 
-Only brackets and strings are looked at, a chunk of the file after the other. Of what is open at the end of a chunk, the
-outer levels are remembered, and the text of a row. So memory depends on the longest row, not on arrays.
+Only brackets and strings are examined, chunk by chunk. Of what is still open at the end of a chunk, only the
+outer levels and the text of a row are kept. So memory depends on the longest row, not on arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dolmen.errors import RowError
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES, Block, line_blocks, skip_nulls
 
-VALUE_COLUMN = "value"  # the column of rows that are no objects
+VALUE_COLUMN = "value"  # the column of rows that are not objects
 
 Offsets = npt.NDArray[np.int64]
 
@@ -172,7 +172,7 @@ class _JsonChunk:
 
     @cached_property
     def text(self) -> bytes:
-        """The bytes on one line; a line end in a string, where it is no JSON, becomes a control character."""
+        """The bytes on one line; a line end in a string, which is not valid JSON, becomes a control character."""
         breaks = np.flatnonzero((self.array == _LF) | (self.array == _CR))
         if not self.is_in_string(breaks).any():
             return self.data.translate(_ONE_LINE)
@@ -312,7 +312,7 @@ class _RowSplitter:
         """Takes the bytes of a chunk up to ``end``, which is outside strings; returns the rows that end in them."""
         if len(chunk.depths) and chunk.depths.min() < 0:
             wrong = int(chunk.brackets[np.argmax(chunk.depths < 0)])
-            raise self._wrong(chunk, wrong, f"{chr(chunk.array[wrong])!r} closes nothing that is open")
+            raise self._wrong(chunk, wrong, f"{chr(chunk.array[wrong])!r} has no opening bracket")
         levels = self._levels(chunk)
         before, after = self.position, self._position_after(chunk, levels, end)
         rows = self._intervals(chunk, levels, *_ROWS)
@@ -427,7 +427,7 @@ class _RowSplitter:
                 reason = f"{self._path!r} is not in the object that begins here"
                 raise self._wrong(chunk, int(objects.closes[index]), reason, line)
             again = found[owners == index][0 if start < 0 and self._found else 1]
-            raise self._wrong(chunk, int(again), f"{self._path!r} is there twice in the object that begins here", line)
+            raise self._wrong(chunk, int(again), f"{self._path!r} occurs twice in the object that begins here", line)
         self._found = int(counts[-1]) * stays_open
 
     def _nulls(self, chunk: _JsonChunk, levels: list[_BracketLevel], end: int) -> Offsets:
@@ -441,7 +441,7 @@ class _RowSplitter:
                 ):
                     continue
                 if match[1] != b"null":
-                    reason = f"{key.name!r} is no list or object here, so {self._path!r} leads to no rows"
+                    reason = f"{key.name!r} is not a list or object here, so {self._path!r} leads to no rows"
                     raise self._wrong(chunk, match.start(), reason)
                 found.append(match.start())
         return np.array(found, np.int64)

@@ -36,7 +36,7 @@ from dolmen.ingest.formats.json_values import Lines, check_utf8, count_objects, 
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import Block
 
-MANY_KEYS = 1_000  # a block with more different keys than this is slower to parse at once than line by line
+MANY_KEYS = 1_000  # a block with more distinct keys than this is slower to parse at once than line by line
 _SAMPLED, _LONGEST = 56, 8
 _SURE_BYTES = 15  # a number without an exponent, up to this long, keeps its digits as a double
 _NEGATIVE_ZERO = re.compile(rb"-0(?<=[:,\[\s]-0)[,\]}\s]")

@@ -164,7 +164,7 @@ def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObjec
 
 
 def _hint(line: bytes, reason: str) -> str:
-    """The end of the reason why a line is no JSON object: what may read it."""
+    """The end of the reason why a line is not a JSON object: options that may read it."""
     where = _IN_LINES if reason == _NO_OBJECT else ""
     if line.lstrip()[:1] == b"[":
         return where + _OF_ARRAY
@@ -307,7 +307,7 @@ def parse_objects(
         text = data if isinstance(data, bytes) else data.to_pybytes()
         if may_be_tiny(text):
             if _QUOTED_TINY.search(text):
-                raise pa.ArrowInvalid("a decimal with so small an exponent is no value of any column")
+                raise pa.ArrowInvalid("the exponent of a decimal is too small for any column")
             data = write_out_tiny(text)
     size = len(data) if isinstance(data, bytes) else data.size
     table = arrow_json.read_json(

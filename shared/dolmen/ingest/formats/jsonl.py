@@ -1,7 +1,7 @@
 """JSON lines: UTF-8, one JSON object per line, its keys the names of columns.
 
 - Blank lines are skipped; a byte order mark too. A key that is missing is NULL, like ``null``.
-- Keys match columns in any case. A key that is no column, or occurs twice, is an error; so is a line with no object, or
+- Keys match columns in any case. An unknown key, or one that occurs twice, is an error; so is a line with no object, or
   more than one.
 - Numbers fit number columns without loss (``12.0`` is an integer, ``12.5`` is not); ``NaN`` and ``Infinity`` are not
   JSON, except that the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
@@ -94,7 +94,7 @@ class _JsonConverter:
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
         batch = self._parse_block(block, row)
-        # An array around all rows is no error of the first.
+        # An array around all rows is not an error of the first row.
         is_array = row == 1 and block.lines is None and block.data.lstrip().startswith(b"[")
         if batch is None and (self._on_bad_row is None or is_array):
             batch = self._parse_lines(block, row)

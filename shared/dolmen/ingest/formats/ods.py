@@ -206,7 +206,7 @@ class _SheetRows:
         if not text:
             return 1
         if not re.fullmatch("[0-9]{1,9}", text) or int(text) == 0:
-            raise self._damage(f"{short_repr(text)} is no count of rows or columns")
+            raise self._damage(f"{short_repr(text)} is not a count of rows or columns")
         return int(text)
 
     def _cell(self) -> tuple[int, float, str | None]:
@@ -232,7 +232,7 @@ class _SheetRows:
         except (KeyError, ValueError):
             pass
         name = f"{column_letters(self._column)}{self._row}"
-        raise self._damage(f"cell {name} of type {short_repr(kind)} has no such value")
+        raise self._damage(f"the value of cell {name} is not of its type {short_repr(kind)}")
 
     def _damage(self, reason: str) -> InputError:
         return InputError(f"{self._what} is damaged: {reason}")

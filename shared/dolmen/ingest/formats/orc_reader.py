@@ -96,12 +96,12 @@ def _open(source: SourceFile) -> Iterator[ORCFile]:
                 names = file.schema.names
             except pa.ArrowNotImplementedError as error:
                 raise InputError(
-                    f"file {source.name!r}: its rows are no records with named columns, or of a type that is not read "
+                    f"file {source.name!r}: its rows are not records with named columns, or of a type that is not read "
                     f"({error}): write them as a column of a struct"
                 ) from None
         if len({*names}) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"file {source.name!r}: column {twice!r} is there twice")
+            raise InputError(f"file {source.name!r}: column {twice!r} occurs twice")
         yield file
 
 

@@ -92,7 +92,7 @@ def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: Sourc
     """Yields the rows, a few row groups at a time, and counts them.
 
     If a column chunk or a page states fewer values than its row group has rows, pyarrow ends the column there, or
-    goes on in the next row group, without an error.
+    continues in the next row group, without an error.
     """
     with _report_damage(source):
         max_rows, footer_rows = rows_at_once(file.schema_arrow, source.name), file.metadata.num_rows

@@ -4,7 +4,7 @@
 - Rows without a value are skipped. A column without a name is ignored if it has no values, else an error.
 - A cell is what the sheet says. A number is a double: 12.0 fits an integer column, 12.5 does not; in a decimal column
   it has the 15 digits that Excel shows. Dates and times of day are cells of these formats; times have milliseconds.
-- Text is read as in a CSV cell; ``nulls`` lists the texts that are NULL. What is no text is never read as one.
+- Text is read as in a CSV cell; ``nulls`` lists the texts that are NULL. A cell that is not text is never read as text.
 - An error such as ``#N/A`` is this text. A formula has its saved value; without one, its row is bad.
 - In a string column, numbers have their shortest notation, and times are ISO 8601.
 - Errors name the row of the sheet as the line, and count rows like all formats.
@@ -236,7 +236,7 @@ def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped
             tail = data[-len(_ENCRYPTED_PACKAGE) :]
         raise InputError(f"file {name!r} is a workbook of Excel 97-2003 (.xls): save it as .xlsx")
     if not start.startswith(_ZIP):
-        raise InputError(f"file {name!r} is no workbook: neither .xlsx nor .ods")
+        raise InputError(f"file {name!r} is not a workbook: neither .xlsx nor .ods")
     archive = ZipArchive(file, name, source.options.max_bytes)
     archive.check_size()
     return Ods(archive, name) if "content.xml" in archive.members else Xlsx(archive, name)
@@ -305,7 +305,7 @@ def _sheet(book: Workbook, name: str, source: SourceFile, table: Sequence[str] |
             raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
     if pair := same_names(names.values()):
         one, other = pair
-        reason = f"column {one!r} is there twice" if one == other else f"{one!r} and {other!r} differ in case only"
+        reason = f"column {one!r} occurs twice" if one == other else f"{one!r} and {other!r} differ in case only"
         raise SchemaError(f"{where}: {reason}: rename one, or let names be numbered (ingest_names: number)", column=one)
 
     def remaining() -> Iterator[CellBlock]:
@@ -323,7 +323,7 @@ def _positions(table: Sequence[str]) -> list[int]:
 
 
 def _number_names(spelled: dict[int, str], table: Sequence[str] | None) -> dict[int, str]:
-    """Names that are there once in any case: one that repeats another gets a number. Of columns without a name, those
+    """Makes names distinct in any case: one that repeats another gets a number. Of columns without a name, those
     that the table has are ``column_3``, by their position."""
     count = max([*spelled, *(int(match[1]) - 1 for name in table or () if (match := _NUMBERED.match(name)))]) + 1
     every = own_names(number_names([spelled.get(number, "") for number in range(count)]), table or ())
@@ -476,7 +476,7 @@ class CellCast(Struct, frozen=True):
         return self.parse_number(texts) if group == "number" else _parse_alone(texts, self.target)
 
     def _from_numbers(self, numbers: np.ndarray, absent: np.ndarray | None) -> pa.Array | None:
-        """Numbers as floats or integers without a detour over text; None if that is not possible."""
+        """Numbers as floats or integers without a detour through text; None if that is not possible."""
         if not (t.is_floating(self.target) or t.is_integer(self.target)):
             return None
         values = pa.array(numbers, mask=absent)
@@ -489,7 +489,7 @@ class CellCast(Struct, frozen=True):
             return None
 
     def _from_others(self, cells: CellColumn, mask: np.ndarray, absent: np.ndarray | None) -> pa.Array | None:
-        """Booleans and times without a detour over text; None if that is not possible."""
+        """Booleans and times without a detour through text; None if that is not possible."""
         found: list[int] = np.unique(cells.kinds[mask]).tolist()
         numbers = cells.numbers if absent is None else np.where(mask, cells.numbers, 0)
         make = None

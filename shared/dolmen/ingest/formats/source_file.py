@@ -65,7 +65,7 @@ class ReadOptions:
     # so a missing key is NULL there.
     defaults: Mapping[str, Default] = field(default_factory=dict, hash=False)
     checks: tuple[RowCheck, ...] = field(default=(), hash=False)  # the table's checks, with which rows are compared
-    # texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema has one, the
+    # texts of CSV and TSV that are not values. Where a column with a mark (``mark_name``) in the schema has one, the
     # column is NULL and its mark is not.
     placeholders: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # names of columns whose values are in the names of the file's folders
@@ -171,7 +171,7 @@ def _unpack(stream: ByteStream, target: BinaryIO, name: str) -> None:
         if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
         raise LimitError(  # a retry would not fit either
-            f"file {name!r} unpacks to more than there is room for in {gettempdir()}: drop it uncompressed, or in parts"
+            f"file {name!r} unpacks to more than fits into {gettempdir()}: drop it uncompressed, or in parts"
         ) from error
 
 

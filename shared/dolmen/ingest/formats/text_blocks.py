@@ -65,7 +65,7 @@ PIECE_BYTES = 128 * KIB
 def pieces(data: bytes, more: int = 0, end: bytes = b"") -> Iterator[npt.NDArray[np.uint8]]:
     """The bytes and an ``end``, 128 KB at a time, each piece with up to ``more`` bytes of the next one.
 
-    What is computed of a piece stays in the processor's cache, and in memory that is used again: new memory for a whole
+    Intermediate results for a piece stay in the processor's cache, and in memory that is reused: new memory for a whole
     block takes longer than the computation.
     """
     array, length = np.frombuffer(data, np.uint8), PIECE_BYTES + more
@@ -157,7 +157,7 @@ def blocks(
                 data += more
             data, first = data.removeprefix(_BYTE_ORDER_MARK), False
         pending += data
-        window = len(pending)  # bytes to search: few after a broken record, then more and more
+        window = len(pending)  # bytes to search: few after a broken record, then increasingly many
         while pending:
             whole = window >= len(pending)
             try:
@@ -329,7 +329,7 @@ class _Transcoder:
         except UnicodeDecodeError as error:
             problem = error
             text = error.object[: error.start].decode(self._codec).encode()
-        # An LF after a CR that was counted is no line end.
+        # An LF after a CR that was counted is not a line end.
         self._lines += count_lines(text) - (self._after_return and text.startswith(b"\n"))
         if text:
             self._after_return = text.endswith(b"\r")

@@ -3,7 +3,7 @@
 Types stay, or are cast without loss to the declared ones (``dolmen.rows.write.casts``, and ``typed_cast``). Text is
 never parsed, except for the times with a zone that Kafka Connect writes into Avro.
 
-Types that tables lack are made others that hold the same values, at any depth (``ordinary_type``):
+Types that tables do not have become types that hold the same values, at any depth (``ordinary_type``):
 
 - Views of lists become lists. They may share values, so a few bytes can be many lists: such lists are copied only if
   that takes little memory.

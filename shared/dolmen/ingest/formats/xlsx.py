@@ -162,7 +162,7 @@ class Xlsx:
         if path not in self._archive.members:
             if "xl/workbook.bin" in self._archive.members:
                 raise InputError(f"file {self._name!r} is a binary workbook (.xlsb): save it as .xlsx")
-            raise InputError(f"file {self._name!r} is a zip archive, but no workbook")
+            raise InputError(f"file {self._name!r} is a zip archive, but not a workbook")
         self._parse(path, start)
 
     def _read_styles(self, path: str | None) -> list[int]:

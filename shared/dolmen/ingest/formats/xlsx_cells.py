@@ -339,7 +339,7 @@ class _CellHandler:
             return SHARED, self._number(value), None
         if kind == "b":
             if value not in ("0", "1", "true", "false"):
-                raise self._damage(f"cell {self._name()} is no Boolean: {short_repr(value)}")
+                raise self._damage(f"cell {self._name()} is not a Boolean: {short_repr(value)}")
             return BOOL, float(value in ("1", "true")), None
         if kind == "e":
             return ERROR, 0, value
@@ -353,7 +353,7 @@ class _CellHandler:
         except ValueError:
             number = np.inf
         if not np.isfinite(number) or "_" in value:
-            raise self._damage(f"cell {self._name()} is no number: {short_repr(value)}")
+            raise self._damage(f"cell {self._name()} is not a number: {short_repr(value)}")
         return number
 
     def _iso(self, value: str) -> tuple[int, float, str | None]:
@@ -364,7 +364,7 @@ class _CellHandler:
                 return TIME, float(span.astype(np.int64)), None
             moment = np.datetime64(value.removesuffix("Z"), "ms").astype(np.int64)
         except ValueError:
-            raise self._damage(f"cell {self._name()} is no date: {short_repr(value)}") from None
+            raise self._damage(f"cell {self._name()} is not a date: {short_repr(value)}") from None
         return (DATETIME if "T" in value else DATE), float(moment), None
 
     def _name(self) -> str:

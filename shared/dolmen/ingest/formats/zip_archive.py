@@ -51,7 +51,7 @@ class ZipArchive:
         if info.flag_bits & _ENCRYPTED:
             raise InputError(f"{what} is encrypted with a password: write it without")
         if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            raise InputError(f"{what} is compressed by method {info.compress_type}: use Deflate, which all know")
+            raise InputError(f"{what} is compressed by method {info.compress_type}: use Deflate")
         if info.file_size > self._max_bytes:  # never more than that is read
             raise too_many_bytes(self._name, self._max_bytes)
         with self._report_damage():

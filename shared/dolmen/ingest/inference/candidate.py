@@ -18,9 +18,9 @@ class Candidate(Struct, frozen=True):
     kind: FileKind
     dialect: Dialect  # only what differs from the strict one was found, or was given by the user
     # what was assumed, for people; short sentences such as ``';' separates the fields``. None repeats what the
-    # dialect's properties say by themselves; each names what a row of data would be lost by.
+    # dialect's properties say by themselves; each names an assumption by which a row of data would be lost.
     notes: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()  # what the rows do not hold of the file
+    losses: tuple[str, ...] = ()  # the content of the file that its rows do not hold
     names: tuple[str, ...] = ()  # of the columns, if there is no header and something else names them
 
 

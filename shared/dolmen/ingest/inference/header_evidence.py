@@ -1,7 +1,7 @@
 """Whether the first record of a table names its columns, from the rough kinds of the cells below it.
 
-What a column's type is, the whole column decides later (``column_evidence``). Here a text that a person would call a
-number or a date is one.
+The whole column decides its type later (``column_evidence``). Here any text that a person would call a
+number or a date counts as one.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _KINDS = re.compile(
 )
 _GROUPS = {"commanumber": "number", "infinity": "number", "timestamp": "date"}
 _TEXTS = {"url", "email", "address", "json", "word", "phrase", "text"}
-TYPED = ("number", "date", "time", "boolean")  # kinds that a name of a column is not of
+TYPED = ("number", "date", "time", "boolean")  # kinds that the name of a column cannot have
 
 _MESS = {"\t": 0.9, "\x01": 0.9, "|": 0.6, ";": 0.5, ",": 0.35, ":": 0.15, "=": 0.1, '"': 0.25}
-"""How much a sign in an unquoted cell speaks for its being a delimiter, or a quote."""
+"""How strongly a sign in an unquoted cell suggests that it is a delimiter, or a quote."""
 
 
 @lru_cache(maxsize=65_536)
@@ -65,7 +65,7 @@ def form_of_text(text: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def quality_of_cell(text: str, quoted: bool, delimiter: str) -> float:
-    """How much a cell makes sense: 1 for a value of a kind, less if it looks like several fields, or half of one."""
+    """How plausible a cell is: 1 for a value of a kind, less if it looks like several fields, or half of one."""
     found = _found(text)
     if found == "commanumber":
         return 0.3 if delimiter == "," and not quoted else 1.0
@@ -212,7 +212,7 @@ def _kind_of_name(name: str) -> str:
 
 
 def _weigh(name: str, below: list[str]) -> tuple[float, float]:
-    """How much a column says for, and against, its first cell being its name."""
+    """The evidence in a column for, and against, its first cell being its name."""
     kind = ColumnKind.of(below)
     if not name:
         return 0.0, 0.0
@@ -251,7 +251,7 @@ def _weigh(name: str, below: list[str]) -> tuple[float, float]:
 
 
 def _are_series(names: list[str], rows: Sequence[Sequence[str]]) -> float:
-    """How much years among the names, in equal steps and above figures that are no years, speak for a header."""
+    """The evidence for a header in years among the names, in equal steps and above figures that are not years."""
     numbers = [name for name in names if name.isdigit() and len(name) == 4 and name[:2] in ("18", "19", "20")]
     if len(numbers) < _FEWEST_TELLING or any(is_number(name) and name not in numbers for name in names):
         return 0.0

@@ -1,4 +1,4 @@
-"""Says what a file looks like that could not be read as its table's properties, or a command's options, say."""
+"""Describes a file that could not be read by its table's properties, or by a command's options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hint(Struct, frozen=True):
 
 
 def explain(source: SourceFile, error: Error) -> Hint | None:
-    """Finds what a file looks like that could not be read with this error; None if that is what its options say.
+    """Finds how a file seems to be written that could not be read; None if its options already say so.
 
     Reads the beginning of the file once more.
     """

@@ -40,7 +40,7 @@ class Inference:
         columns: the same, each with some of its values.
         notes: what was found or assumed, for people.
         second: the second best way to read the file; None if there is no other.
-        losses: what a table with this schema would not hold of the file.
+        losses: the content of the file that a table with this schema would not hold.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Inference:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of a table whose later files are read alike: the dialect, and ``ingest_format`` if names do
+        """The properties by which a table reads later files likewise: the dialect, and ``ingest_format`` if names do
         not show it."""
         stem, shown, _ = split_name(self.name)
         named = {} if shown == self.format or "." not in stem else {"ingest_format": self.format}
@@ -239,7 +239,7 @@ def infer(
     """Infers how a file is meant to be read, and its columns: format, encoding, delimiter, header, types, and so on.
 
     Reads the whole file, in bounded memory. A type is inferred only if it gives back the text of all values.
-    ``Inference.properties`` are settings for a table whose later files are read alike.
+    ``Inference.properties`` are settings by which a table reads later files in the same way.
 
     Args:
         source: a path, the URL of an object (``s3://bucket/key``), or a binary file that can be rewound.

@@ -1,4 +1,4 @@
-"""Text that is no delimited table, though delimiters may be in it: what it looks like, and what helps."""
+"""Text that is not a delimited table, though it may contain delimiters: what it looks like, and what helps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BEGINNINGS = (
 
 
 def refuse_other_texts(text: str) -> None:
-    """Raises InputError if the beginning of a file is plainly no delimited table; the caller adds the file's name."""
+    """Raises InputError if the start of a file is plainly not a delimited table; the caller adds the file's name."""
     for pattern, what in _BEGINNINGS:
         if pattern.match(text):
             raise InputError(f"it looks like {what}")

@@ -171,9 +171,9 @@ class SampledFile:
         values = decide(evidence, dialect, self.known)
         doubtful = quoted.texts & (set(values.dialect.nulls) - set(dialect.nulls))
         if doubtful and on_bad_row is None and not self._fits(source.format.kind, values):
-            # A quoted text is no NULL, and the cells do not show quotes.
+            # A quoted text is not NULL, and the cells do not show quotes.
             values = decide(evidence, dialect, {**self.known, "nulls": dialect.nulls})
-            why = "is not given as NULL", "is in quotes, and so no NULL"
+            why = "is not given as NULL", "is in quotes, and so not NULL"
             values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
         return values
 

@@ -1,6 +1,6 @@
 """Finds the dialects of a delimited text (CSV and its like) from its beginning.
 
-1. A text that is plainly no such table (HTML, Markdown, JSON, logs, aligned columns) is refused, with advice.
+1. A text that is plainly not such a table (HTML, Markdown, JSON, logs, aligned columns) is refused, with advice.
 2. Each delimiter, quote and escape that may be meant is tried: the strict reader splits the first 64 KiB into records
    by these signs. Comments, preamble and the table's width follow from the records.
 3. A trial's score is the consistency of its records times that of its cells (as in van den Burg et al., Wrangling
@@ -148,7 +148,7 @@ def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
 
 
 def note_odd_rows(rows: Sequence[Sequence[str]], whole: bool) -> Iterator[str]:
-    """Notes on rows of a table that may be none; ``whole``: whether the last one is the last of the file."""
+    """Notes on records that may not be rows of the table; ``whole``: whether the last one is the last of the file."""
     if len(rows) > _FEWEST_ROWS:
         below = [ColumnKind.of([row[number] for row in rows[2:]]) for number in range(len(rows[0]))]
         typed = [number for number, kind in enumerate(below) if kind.kind in TYPED]
@@ -166,7 +166,7 @@ def note_numbered_names(first: Sequence[str]) -> str | None:
     if empty:
         notes.append(count_text(empty, "column without a name is numbered", "columns without a name are numbered"))
     if len(set(named)) < len(named):
-        notes.append("names that are there twice are numbered")
+        notes.append("repeated names are numbered")
     return f"the header: {', '.join(notes)}" if notes else None
 
 
@@ -305,7 +305,7 @@ def _without_same_readings(trials: list[DialectTrial]) -> list[DialectTrial]:
 
 
 def _plainness(trial: DialectTrial) -> tuple[int, ...]:
-    """The plainer a trial's dialect, the less."""
+    """A key that is smaller the plainer a trial's dialect is."""
     return (
         trial.signs.trim,
         trial.signs.comment is not None,

@@ -1,4 +1,4 @@
-"""Finds the encoding of text from its first bytes, and refuses data that is no text.
+"""Finds the encoding of text from its first bytes, and refuses data that is not text.
 
 A byte order mark decides. Without one, text is UTF-8 if it is valid, UTF-16 or UTF-32 if its zero bytes say so, and
 else Windows-1252, which has all printable characters of Latin-1. Bytes that it does not have, or that make no sense in
@@ -89,7 +89,7 @@ _TRIED = ("utf-32le", "utf-32be", "utf-16le", "utf-16be")
 
 
 def sniff_encoding(sample: bytes, *, whole: bool) -> Encoding:
-    """The encoding of a file that begins with ``sample``; a character that the sample cuts is no error.
+    """The encoding of a file that begins with ``sample``; a character that the sample cuts is not an error.
 
     ``utf-16`` and ``utf-32`` are those with a byte order mark. Raises InputError for data that is no text, and for text
     of an encoding that dolmen does not read; the caller adds the file's name.
@@ -174,7 +174,7 @@ def _wide_encoding(sample: bytes, whole: bool) -> Encoding | None:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether text is such as people write: no zeros, lines or spaces or commas, and nearly all of it printable."""
+    """Whether text looks as if people wrote it: no zeros; lines, spaces or commas; nearly all of it printable."""
     if "\0" in text:
         return False
     codes: npt.NDArray[np.uint32] = np.frombuffer(text.encode("utf-32le", "surrogatepass"), np.uint32)

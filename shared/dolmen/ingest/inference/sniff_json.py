@@ -88,7 +88,7 @@ class _Rows(Struct, frozen=True):
 
 
 def sniff_json(sample: bytes, *, whole: bool, known: Mapping[str, Any]) -> list[Candidate]:
-    """The ways to read a sample as JSON, best first; none if it is no JSON.
+    """The ways to read a sample as JSON, best first; none if it is not JSON.
 
     Args:
         sample: UTF-8 text from the beginning of the file.
@@ -107,7 +107,7 @@ def sniff_json(sample: bytes, *, whole: bool, known: Mapping[str, Any]) -> list[
         if len(others) < len(tops):
             notes = [f"some values are objects, and others are not: {short_repr(others[0])}"]
         else:
-            notes = [f"the values are no objects: they are in a column {VALUE_COLUMN!r}"]
+            notes = [f"the values are not objects: they are in a column {VALUE_COLUMN!r}"]
         return [Candidate("jsonl", replace(dialect, json_rows="values"), tuple(notes))]
     own = Candidate("jsonl", replace(dialect, json_rows=plain), tuple(_note_columns(tops)))
     choices = [] if any(isinstance(value, list) for value in found.values) else _choose_paths(found.values)
@@ -241,7 +241,7 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
 
 
 def _parse(sample: bytes, whole: bool) -> _Sample | None:
-    """The values of a sample; None if it is no JSON. Texts and numbers are on lines of their own, or it may be CSV."""
+    """The values of a sample; None if it is not JSON. Texts and numbers need lines of their own: it may be CSV."""
     text = sample.removeprefix(b"\xef\xbb\xbf")
     if text.lstrip(b" \t\r\n\x1e")[:1] not in (b"{", b"["):
         try:

@@ -3,7 +3,7 @@
 - **The sheet** is the first visible one with two columns and two rows, or else the first with a value. If others have
   values, too, the dialect names it, and a loss names the others.
 - **The table** begins with the first row that has a value, unless a wider row below names the columns: the rows above
-  are titles. What weighs names against values is what weighs them in CSV (``header_evidence``).
+  are titles. Names are weighed against values as in CSV (``header_evidence``).
 - **NULL**: texts such as ``n/a``, and errors such as ``#N/A``, in a column that has a type without them, if no column
   of text has them as values.
 """
@@ -209,7 +209,7 @@ def infer_sheet(source: SourceFile, known: Mapping[str, Any], *, skip_bad_rows: 
 
 
 def _losses(sheet: Sheet, others: Sequence[Any]) -> Iterator[str]:
-    """Lists what the rows do not hold of a workbook."""
+    """Lists the content of a workbook that its rows do not hold."""
     remarks = sheet.remarks
     for sign in sorted(set(remarks.signs.values())):
         names = [name for number, name in sheet.names.items() if remarks.signs.get(number) == sign]

@@ -192,7 +192,7 @@ def _check(reading: TimeReading, text: pa.Array) -> bool:
 
 
 def _is_in_range(reading: TimeReading, text: pa.Array) -> bool:
-    """Whether all months and days are in their range by a pattern, be there such a day or not."""
+    """Whether all months and days are in range under a pattern, even if there is no such day."""
     fields = pc.extract_regex(text, reading.parsed.regex)
     for name, last in (("m", 12), ("d", 31)):
         if name in reading.parsed.directives:

@@ -1,4 +1,4 @@
-"""Lists what a table does not hold of a file that knows its types (Parquet, Arrow, Avro, ORC)."""
+"""Lists the content of a typed file (Parquet, Arrow, Avro, ORC) that a table does not hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_WRITERS = (b"ARROW:", b"PARQUET:", b"pandas", b"org.apache.", b"parquet.", b
 def typed_losses(schema: pa.Schema, others: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
     """Lists, in short sentences, what the columns of a table do not hold of columns like these.
 
-    Values that do not fit are no losses: they are errors. ``others`` are paths of columns, with what else is lost.
+    Values that do not fit are errors, not losses. ``others`` are paths of columns, with what else is lost.
     """
     about: dict[str, list[str]] = {}
     found = ((path, text) for path, field in _fields(schema, "") for text in _losses(field))

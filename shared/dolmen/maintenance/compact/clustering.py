@@ -40,7 +40,7 @@ class ZOrder:
 
 
 def sampled(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Some of this number of rows, at equal distances."""
+    """A sample, at equal distances, of batches that have this number of rows together."""
     step, skipped = max(1, -(-rows // _SAMPLE_ROWS)), 0
     for batch in batches:
         yield batch.take(pa.array(np.arange(skipped, batch.num_rows, step)))
@@ -56,7 +56,7 @@ def _cuts(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _part_numbers(cuts: pa.Array, column: pa.Array) -> _Numbers:
-    """The number of each row's part: how many cuts are not after its value; of NULL one more."""
+    """The number of each row's part: the number of cuts up to its value; for NULL, one more than the greatest."""
     order = pc.sort_indices(pa.concat_arrays([cuts, column])).to_numpy().astype(np.int64)  # stable, NULLs last
     before: _Numbers = np.empty(len(order), np.int64)
     before[order] = np.cumsum(order < len(cuts))

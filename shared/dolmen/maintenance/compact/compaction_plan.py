@@ -223,7 +223,7 @@ class _Planner:
         parts, with_deletes = (self._by_partition(some, lambda file: file) for some in (small, deleted))
         merged = [each for key, files in parts.items() for each in self._merge(with_deletes.get(key, []), files)]
         if len(merged) < len(small):
-            self._left_alone["small, but too few of like size"] += len(small) - len(merged)
+            self._left_alone["small, but too few of similar size"] += len(small) - len(merged)
         chosen = self._sort_files([*deleted, *merged])
         merged_paths = {file.path for file in merged}
         groups = []

@@ -51,9 +51,9 @@ def _entry_problem(erasure: Erasure, newest: Manifest) -> str:
     if not 0 < erasure.version <= newest.version or not 0 < erasure.ts <= newest.commit_ts:
         return "its version or timestamp is later than the newest version's"
     if erasure.due_at < erasure.requested_at:
-        return "it was due before it was asked for"
+        return "its deadline is before its request"
     if any(table.tombstone.ts != erasure.ts for table in erasure.tables):
-        return "a delete has another timestamp than its erasure"
+        return "the timestamp of a delete differs from its erasure's"
     return ""
 
 

@@ -137,7 +137,7 @@ def update_receipt(
         new = change(old or first) if old is None or not old.gone_at else old
         if new == old or isinstance(store.put(key, new.encode(), if_match=etag), Stored):
             return new
-    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
+    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or there is no response")
 
 
 def note_erased_files(

@@ -144,7 +144,10 @@ def _leaving_status(context: Context, manifest: Manifest, entry: LeavingErasures
     if others := sorted({manifest.name_of(uuid) or uuid for file in receipt.files for uuid in file.shared}):
         files = sum(bool(file.shared) for file in receipt.files)
         tables = ", ".join(map(repr, others))
-        step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
+        if files == 1:
+            step = f"1 file with the rows is also a file of {tables}, where they were not erased: erase there"
+        else:
+            step = f"{files:,} files with the rows are also files of {tables}, where they were not erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
     if published := publications_before(context, entry.version):
         names = sorted(manifest.name_of(uuid) or uuid for uuid in published)

@@ -108,7 +108,7 @@ class Collected(FactSheet):
                 "not deleted",
                 f"{len(self.errors):,}, {first_error} first: {self.errors[first_error]}" if self.errors else "",
             ),
-            ("finished", "" if self.finished else "no: the next run goes on"),
+            ("finished", "" if self.finished else "no: the next run continues"),
         ]
         return [(name, value) for name, value in lines if value]
 
@@ -141,7 +141,7 @@ def collect(
         outside: URLs outside the database, such as landing buckets; receipts of erasures count their objects.
 
     Raises:
-        ConflictError: other collections moved the fence again and again.
+        ConflictError: other collections kept moving the fence.
         UnknownOutcomeError: a commit may or may not have landed; nothing was deleted after it.
         VersionExpiredError: it was halted so long that others collected objects it needs: run it again.
     """

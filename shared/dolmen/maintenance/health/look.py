@@ -299,18 +299,18 @@ def _pipeline(health: Health) -> Iterator[Concern]:
     if (rejects := health.pipeline.rejects) is not None:
         command = f"dolmen rejected ls --rejected {shlex.quote(rejects.url)}"
         if rejects.problem:
-            yield Concern("notice", "The place of rejects could not be looked at", rejects.problem, (command,))
+            yield Concern("notice", "The rejected files could not be listed", rejects.problem, (command,))
         if count := sum(rejects.waiting.values()):
             yield Concern(
                 "warning",
                 f"{'' if rejects.complete else 'At least '}{count_text(count, 'reject waits', 'rejects wait')}",
-                "Files or rows could not be ingested. The listing says why. Their producers correct them, or they are "
-                "put back once the table is right.",
+                "Files or rows could not be ingested. The listing says why. Have their producers correct them, or put "
+                "them back once the table is right.",
                 (command,),
             )
     for queue in health.pipeline.queues:
         if queue.problem:
-            yield Concern("notice", f"The queue of {queue.name} could not be looked at", queue.problem)
+            yield Concern("notice", f"The queue of {queue.name} could not be read", queue.problem)
         if queue.dead:
             yield Concern(
                 "warning",
@@ -340,7 +340,7 @@ def _collection(health: Health) -> Iterator[Concern]:
         yield Concern(
             "notice",
             "Garbage waits for a collection",
-            f"{last} It would {'; '.join(work.what for work in waiting)}. Until then the space is paid for.",
+            f"{last} It would {'; '.join(work.what for work in waiting)}. Until then you pay for the space.",
             ("dolmen gc --dry-run", "dolmen gc"),
         )
     if debts.revoked_intents:
@@ -387,7 +387,7 @@ def _publication(table: TableHealth) -> Iterator[Concern]:
     elif table.publishes and not table.debt.published_version:
         yield Concern(
             "notice",
-            f"Table {table.name} was not published as Iceberg yet",
+            f"Table {table.name} has not been published as Iceberg yet",
             "Its setting asks for it; the next round of maintenance publishes it.",
             (command,),
         )
@@ -406,7 +406,7 @@ def _files(table: TableHealth) -> Iterator[Concern]:
     elif overlap and overlap.mean > DEEP_OVERLAP and debt.files > FEW_FILES:
         yield Concern(
             "notice",
-            f"Files of table {table.name} overlap in the sort key: {overlap.mean:,.1f} at a place on average",
+            f"Files of table {table.name} overlap in the sort key: {overlap.mean:,.1f} at a point on average",
             "A filter on the sort key reads all of them. Compaction sorts them together once that pays.",
             (f"{command} --dry-run",),
         )

@@ -158,7 +158,7 @@ def _figures(health: Health) -> Html:
 
 
 def _footer(health: Health) -> Html:
-    left_out = f" Of {health.tables_left_out:,} smaller tables nothing is shown." if health.tables_left_out else ""
+    left_out = f" {health.tables_left_out:,} smaller tables are not shown." if health.tables_left_out else ""
     return element(
         "footer",
         small_print(

@@ -80,7 +80,7 @@ def erasures(health: Health) -> Html:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
     columns = {"erasure": "id", "deadline": "time", "time used": "", "state": "", "tables": "words", "next": "words"}
     rows = [_erasure_row(each, health.looked_at) for each in health.erasures]
-    caption = _with_rest("Erasures of which some object may still hold rows, by deadline", health.erasures_left_out)
+    caption = _with_rest("Erasures whose rows some object may still hold, by deadline", health.erasures_left_out)
     return _section("Erasures", grid(caption, columns, rows))
 
 
@@ -96,7 +96,7 @@ def _erasure_row(each: PendingErasure, now_us: int) -> tuple[object, ...]:
         join((time_text(each.due_at), element("br"), ago_text(each.due_at, now_us), " " if sign else None, sign)),
         meter(elapsed, total, "danger" if each.in_danger else ""),
         each.state,
-        ", ".join(each.tables) or "not in the manifest any more",
+        ", ".join(each.tables) or "no longer in the manifest",
         step,
     )
 
@@ -110,7 +110,7 @@ def _pipeline_parts(parts: Pipeline, now_us: int) -> Iterator[Html]:
     if parts.rejects is None:
         yield element(
             "p",
-            "The database does not know where rejected files lie, and no place was named: ",
+            "The database does not know where rejected files are, and no URL was given: ",
             element("code", "dolmen report --rejected URL"),
             " counts them.",
         )
@@ -131,7 +131,7 @@ def _pipeline_parts(parts: Pipeline, now_us: int) -> Iterator[Html]:
 def _rejects(rejects: RejectsHealth, now_us: int) -> Html:
     url = small_print("Place: ", element("code", rejects.url))
     if rejects.problem:
-        return element("div", element("p", f"It could not be looked at: {rejects.problem}"), url, class_="card")
+        return element("div", element("p", f"It could not be read: {rejects.problem}"), url, class_="card")
     retried = f" {rejects.retried:,} more were put back." if rejects.retried else ""
     if not rejects.waiting:
         return element("div", element("p", f"No reject waits.{retried}"), url, class_="card")
@@ -230,7 +230,7 @@ def unknown_facts(health: Health) -> Html:
         ("Who reads the database, and what that costs.", ""),
     ]
     if health.pipeline.rejects is None or not health.pipeline.queues:
-        unknowns.append(("Rejected files and dead letters of places that were not named: see above.", ""))
+        unknowns.append(("Rejected files and dead letters whose URLs were not given: see above.", ""))
     items = [element("li", text, element("code", command) if command else None) for text, command in unknowns]
     return _section("What this page does not know", element("ul", *items, class_="unknown"))
 

@@ -153,11 +153,11 @@ def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
         return
     yield overlap_chart(overlap, name)
     yield key_legend(("", f"most files at one point: {overlap.deepest:,}"), ("line-key", f"mean: {overlap.mean:,.1f}"))
-    unknown = f" {count_text(overlap.unknown, 'file')} without known bounds come on top." if overlap.unknown else ""
+    unknown = f" {count_text(overlap.unknown, 'file')} without known bounds are read too." if overlap.unknown else ""
     yield small_print(
-        "So many files a filter reads for one value of ",
+        "The number of files that a filter reads for one value of ",
         element("code", overlap.column),
-        f". Places are in the order of the files' bounds: distances say nothing of values.{unknown}",
+        f". Points are in the order of the files' bounds; distances say nothing about values.{unknown}",
     )
 
 
@@ -235,7 +235,7 @@ def _cost(cost: DeleteCost) -> str:
 def _index(table: TableHealth) -> Iterator[Html]:
     debt = table.debt
     if not table.indexed:
-        yield small_print("The table is to have none: the next round of maintenance removes it.")
+        yield small_print("The table should have none: the next round of maintenance removes it.")
         return
     indexed_rows = max(0, debt.rows - debt.index_lag_rows)
     yield labelled_meter("rows in it", indexed_rows, max(debt.rows, 1), f"up to {indexed_rows:,} of {debt.rows:,}")

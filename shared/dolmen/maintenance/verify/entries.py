@@ -330,7 +330,7 @@ class TableCheck:
             reason = "twice" if repeated else f"with next_id {schema.next_id}"
             self._add_finding("schema-ids", f"ids {repeated or out_of_range} {reason}")
         if unknown:
-            self._add_finding("schema-ids", f"the primary or sort key names columns {unknown}, which there are not")
+            self._add_finding("schema-ids", f"the primary or sort key names columns {unknown}, which do not exist")
 
     def check_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """Checks that tombstones name existing columns, and that their timestamps are in order."""
@@ -365,10 +365,10 @@ class TableCheck:
         elif offset < 4 or length < 8 or offset + length != file.size:
             self._add("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
         if unknown := [id_ for id_ in file.constants if id_ >= self.entry.schema.next_id]:
-            self._add("file-entry", file, f"constants of columns {unknown}, which there are not")
+            self._add("file-entry", file, f"constants of columns {unknown}, which do not exist")
         try:
             if unknown := [id_ for _, id_, _ in recorded_values(file) if id_ >= self.entry.schema.next_id]:
-                self._add("file-entry", file, f"partitions by columns {unknown}, which there are not")
+                self._add("file-entry", file, f"partitions by columns {unknown}, which do not exist")
         except InputError as error:
             self._add("file-entry", file, f"partitions: {error}")
         vector = file.vector
@@ -383,7 +383,7 @@ class TableCheck:
     def _check_stats(self, file: DataFile, id_: int) -> None:
         arrow_type, raw = self.types.get(id_), file.stats[id_]
         if arrow_type is None:
-            self._add("stats-entry", file, f"of column {id_}, which there is not")
+            self._add("stats-entry", file, f"of column {id_}, which does not exist")
             return
         name = self.entry.schema.by_id[id_].name
         if is_nested(arrow_type):

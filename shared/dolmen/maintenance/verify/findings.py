@@ -129,7 +129,7 @@ _ERRORS: dict[str, dict[str, str]] = {
     "Erase the rows again (dolmen erase, dolmen forget), and find out what wrote the version: no dolmen does this.": {
         "erasure-undone": "a listed erasure hides its rows in every file that may hold them"
     },
-    f"{_COPY}; the erasure itself goes on.": {"receipt-damaged": "the receipt of an erasure can be read"},
+    f"{_COPY}; the erasure itself continues.": {"receipt-damaged": "the receipt of an erasure can be read"},
     "Find out what wrote the receipt: no dolmen writes this. The newest version tells the truth.": {
         "receipt-differs": "a receipt says of an erasure what the newest version says"
     },
@@ -195,7 +195,7 @@ KINDS: dict[str, Kind] = {
 MOST_FINDINGS = 1_000  # the most findings of one kind that are listed. Further ones are only counted.
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with a kind of thing, the number checked so far, and the total; 0 if that is not known."""
+"""Called with a kind of object, the number checked so far, and the total; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

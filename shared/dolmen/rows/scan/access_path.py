@@ -56,7 +56,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass
 class FilterUse:
-    """Counts the files whose Bloom filters were asked; ``excluded`` counts those without rows left to read or test.
+    """Counts the files whose Bloom filters were used; ``excluded`` counts those without rows left to read or test.
 
     ``with_footer`` has the paths of files whose footers came with the filters.
     """
@@ -86,7 +86,7 @@ class FilterUse:
 
 @dataclass
 class FilterChoice:
-    """Chooses the files of a scan whose filters are asked; ``output`` has the columns that are only returned."""
+    """Chooses the files of a scan whose filters are used; ``output`` has the columns that are only returned."""
 
     context: Context
     entry: TableEntry

@@ -1,6 +1,6 @@
 """Conditions of scans, updates and deletes: predicates, and SQL that DuckDB evaluates on the rows.
 
-A predicate can be stored, as a tombstone, and every reader evaluates it. If a text is none, DuckDB evaluates it now, on
+A predicate can be stored, as a tombstone, and every reader evaluates it. Any other text DuckDB evaluates now, on
 the rows for which a predicate that it implies is TRUE: the conditions that DuckDB would push into a scan.
 """
 
@@ -37,7 +37,7 @@ _ROWS = "target"  # the name of the rows in a condition, as in the expressions o
 
 
 class SqlCondition(Struct, frozen=True, dict=True):
-    """A condition that is no predicate: an SQL expression over the columns of a row."""
+    """A condition that is not a predicate: an SQL expression over the columns of a row."""
 
     text: str  # with literals in place of parameters
     fields: tuple[Field, ...]  # the columns that it reads, at least one
@@ -86,7 +86,7 @@ def read_predicate(where: Where, schema: Schema, *, now_us: int) -> Predicate:
 
 
 def read_condition(where: Where, schema: Schema, *, now_us: int) -> Condition:
-    """The predicate of ``where`` or, if a text is none, the condition that DuckDB evaluates. Raises PredicateError."""
+    """The predicate of ``where``, or for any other text the condition that DuckDB evaluates. Raises PredicateError."""
     try:
         return read_predicate(where, schema, now_us=now_us)
     except PredicateError as error:
@@ -157,7 +157,7 @@ class ConditionTest:
         self._evaluator, self._lock = Evaluator(), threading.Lock()
 
     def narrow(self, keep: Mask | None, arrays: Sequence[pa.Array]) -> Mask:
-        """A mask of the rows for which it is TRUE, among those of another mask; only these are looked at."""
+        """A mask of the rows for which it is TRUE, among those of another mask; only these are evaluated."""
         rows = pa.record_batch(arrays, [field.name for field in self.fields])
         if keep is not None:
             rows = rows.filter(to_boolean_array(keep))

@@ -37,7 +37,7 @@ class Explanation(FactSheet):
     # where_tombstones, keys_tombstones: deletes that are checked, in at least one file
     where_tombstones: int
     keys_tombstones: int
-    # filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded
+    # filtered_files, excluded_files: files whose Bloom filters were used, and those that they excluded
     filtered_files: int
     excluded_files: int
     # indexed_files, absent_files: files that the index covers, if it was asked, and covered files without the keys

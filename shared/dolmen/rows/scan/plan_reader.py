@@ -64,13 +64,13 @@ from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, a
 R = TypeVar("R")
 
 FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
-"""Fetches vectors of several files, or opens one file, or several small ones of this machine."""
+"""Fetches vectors of several files, or opens one file, or several small local ones."""
 
 AHEAD_BYTES = 64 * MIB
 """At most this many bytes of footers and small files are fetched at once, and as many of ranges. The last request may
 exceed it."""
 
-LOCAL_FILES = 16  # the most small files of this machine that a task opens
+LOCAL_FILES = 16  # the most small local files that a task opens
 
 TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""

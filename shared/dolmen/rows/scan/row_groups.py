@@ -120,7 +120,7 @@ def _literals(p: Compare | In) -> pa.Array | None:
 
 @dataclass
 class FileProbe:
-    """The filters of one file, as a scan asks them."""
+    """The filters of one file, as a scan uses them."""
 
     filters: KeyFilters
     probes: KeyProbes
@@ -255,7 +255,7 @@ class RowGroup:
     known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
     # a mask of the rows that ``predicates`` hide, once they are evaluated
     hidden: Mask | None = field(default=None, kw_only=True)
-    test: RowTest | None = field(default=None, kw_only=True)  # evaluates the scan's condition that is no predicate
+    test: RowTest | None = field(default=None, kw_only=True)  # evaluates the scan's condition that is not a predicate
 
     @property
     def exact_rows(self) -> int | None:

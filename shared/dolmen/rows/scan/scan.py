@@ -56,7 +56,7 @@ def _count(group: RowGroup, columns: RowGroupColumns) -> int:
 class Scan:
     """Rows of one table in one version. Nothing is read before rows are requested; each use reads again.
 
-    Rows come in the order of the files, in any number of batches; ``limit`` takes any rows and then stops reading.
+    Rows come in the order of the files, in any number of batches; ``limit`` returns the first rows that are read.
 
     Args:
         view: the table, and the version of it.

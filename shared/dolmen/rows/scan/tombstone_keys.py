@@ -40,11 +40,11 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci h
 _MAX_BUCKET_BITS, _MOST_STEPS = 20, 16
 """The buckets by which hashes in memory are found, and how far they are searched one code after another."""
 
-_FENCE = 1024  # of this many codes in a file, one is also in memory
+_FENCE = 1024  # one in this many codes of a file is also in memory
 
 _SPAN = 128 * _FENCE  # the most codes that are read from a file at once: 1 MB
 
-_BLOCK_BYTES = MIB  # the size of the blocks in which values are in a file, each of which is read as a whole
+_BLOCK_BYTES = MIB  # the size of the blocks of values in a file; each block is read whole
 
 
 class KeysInMemory(Struct, frozen=True, dict=True):
@@ -198,8 +198,7 @@ class KeysOnDisk:
             if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                 raise
             raise LimitError(
-                f"there are more unresolved deletes by key than there is room for in {gettempdir()}: "
-                "set TMPDIR to a directory that has more"
+                f"the unresolved deletes by key do not fit into {gettempdir()}: set TMPDIR to a directory that has more"
             ) from None
 
     def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
@@ -289,7 +288,7 @@ _PREFILTER_SLOTS, _SLOTS_ON_DISK = 32, 8
 _SLOTS_AT_ONCE = 1 << 17
 _MAX_SLOT_BITS = 24
 
-_FEW = 8  # up to this many keys are compared with every row, which costs less than a look into the prefilter
+_FEW = 8  # up to this many keys are compared with every row, which costs less than a look-up in the prefilter
 
 _IN_SET = 1024
 """Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""

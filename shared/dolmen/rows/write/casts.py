@@ -130,7 +130,7 @@ def match_fields(
         find: finds the cast of values without children; ``find_casts`` has others, by name of the field.
         defaults: names of fields that may be missing even where they are not nullable.
 
-    Raises SchemaError: a field is there twice, is unknown, is missing and not nullable, or is of another kind.
+    Raises SchemaError: a field occurs twice, is unknown, is missing and not nullable, or is of another kind.
     """
     indexes: dict[str, int] = {}
     for index, (field, own) in enumerate(zip(source, own_names([field.name for field in source], target), strict=True)):

@@ -34,7 +34,7 @@ _REASONS = (
     (re.compile("UTF8"), "the text is not UTF-8: decode it by its true encoding, or store it as binary"),
     (re.compile(r"Decimal value .* does not fit"), "a decimal has more digits than its type {kind} holds"),
     (re.compile("not within the acceptable range"), "a {kind} lies outside of a day"),
-    (re.compile("does not represent a whole number of days"), "a {kind} is no whole number of days"),
+    (re.compile("does not represent a whole number of days"), "a {kind} is not a whole number of days"),
 )
 
 
@@ -305,7 +305,7 @@ def _default_values(default: Default, arrow_type: pa.DataType, rows: int) -> pa.
     if not isinstance(default, DefaultFunction):
         return constant(default, arrow_type, rows)
     assert default.name == "uuid", f"{default} has no value yet: fit rows to the columns of their statement (Schema.at)"
-    # Readers never see how random they are, so these need no runtime of the caller's.
+    # Nothing depends on their values, so they need not come from the caller's runtime.
     numbers = np.frombuffer(shared_runtime().random.randbytes(16 * rows), np.uint8).reshape(rows, 16).copy()
     numbers[:, 6], numbers[:, 8] = numbers[:, 6] & 0x0F | 0x40, numbers[:, 8] & 0x3F | 0x80  # version 4, RFC 9562
     if not t.is_string(arrow_type):

@@ -215,7 +215,7 @@ def _of_numbers(array: pa.Array) -> Hashes:
         array = array.view(pa.int32())
     elif not (t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind)):
         raise InputError(
-            f"rows with values of type {short_type(kind)} have no digest by which request=... could tell them: cast it"
+            f"rows with values of type {short_type(kind)} have no digest, which request=... needs: cast them"
         )
     values = array.fill_null(0 if not t.is_boolean(kind) else False).to_numpy(zero_copy_only=False)
     wide = np.float64 if values.dtype.kind == "f" else np.uint64 if values.dtype.kind == "u" else np.int64

@@ -123,7 +123,7 @@ def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
     hint = " (call .collect() first)" if hasattr(data, "collect") else ""
     if isinstance(data, str):
         hint = " (files are read by `dolmen append`, or by pyarrow.dataset)"
-    raise InputError(f"{type(data).__name__} is nothing that rows can be taken from; give {_ACCEPTED}{hint}")
+    raise InputError(f"{type(data).__name__} does not hold rows; give {_ACCEPTED}{hint}")
 
 
 def _from_table(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatchReader:
@@ -178,7 +178,7 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
     arrays, types = {}, {field.name.lower(): field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
-            raise InputError(f"column name {short_repr(name)} is no string")
+            raise InputError(f"column name {short_repr(name)} is not a string")
         is_arrow = isinstance(values, (pa.Array, pa.ChunkedArray))
         arrays[name] = values if is_arrow else array_of(values, name, types.get(name.lower()))
     return pa.table(arrays)
@@ -289,7 +289,7 @@ def _convert(values: Any, name: str, target: pa.DataType | None, why: Exception,
         helps = "; .astype('string') helps" if text and nan_is_null else ""
         reason = f"a value of type {kind} is below values of type {' and '.join(sorted(kinds))}{helps}"
     elif kind == "Decimal" and not refused.is_finite():
-        reason = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
+        reason = "a decimal that is not a number (NaN, Infinity) cannot be stored; NULL can"
     elif kind == "Decimal" or isinstance(why, ArithmeticError):
         reason = "a number has too many digits"
     else:
@@ -396,7 +396,7 @@ def values_of(data: Any, name: str, target: pa.DataType) -> tuple[Any, FindCast]
         return data, lossless_cast
     if isinstance(data, np.ndarray):
         if data.ndim != 1:
-            raise InputError(f"an array of {data.ndim} dimensions is no list of values")
+            raise InputError(f"an array of {data.ndim} dimensions is not a list of values")
         return array_of(data, name, target), _find_cast(0)
     pandas = sys.modules.get("pandas")
     if pandas and isinstance(data, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray)):
@@ -413,7 +413,7 @@ def _find_cast(library: int) -> FindCast:
 def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
     """The columns of a pandas frame, and its index if that has a name; ``schema`` is the table's, if it is known.
 
-    Raises InputError if a column is there twice, RowError if the values of a column have no common type.
+    Raises InputError if a column occurs twice, RowError if the values of a column have no common type.
     """
     try:
         if any(name is not None for name in frame.index.names):
@@ -422,7 +422,7 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
         raise InputError(f"this DataFrame cannot be taken as Arrow data: {error}") from error
     names = [str(name) for name in frame.columns]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"this DataFrame cannot be taken as Arrow data: column {twice[0]!r} is there twice")
+        raise InputError(f"this DataFrame cannot be taken as Arrow data: column {twice[0]!r} occurs twice")
     _check_columns(len(frame), len(names))
     types = {field.name.lower(): field.type for field in schema or ()}
     columns = [_column(frame.iloc[:, index], name, types.get(name.lower())) for index, name in enumerate(names)]

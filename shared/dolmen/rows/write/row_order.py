@@ -1,6 +1,6 @@
 """The keys by which rows are sorted: arrays whose ascending order, with NULLs last, is the order of the rows.
 
-A plain term is its column. For any other order its values are turned: what is sorted and merged is ascending always.
+A plain term is its column. For any other order its values are inverted, so that all sorting and merging is ascending.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _turned(values: pa.Array) -> pa.Array:
 
 
 def _turned_floats(values: pa.Array) -> pa.Array:
-    """Integers: of NaN the least."""
+    """Floats as integers in the opposite order; NaN becomes the least."""
     nulls = values.is_null().to_numpy(zero_copy_only=False)
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy() + 0.0  # of two zeros one
     bits = numbers.view(np.int64)
@@ -106,7 +106,7 @@ def _turned_floats(values: pa.Array) -> pa.Array:
 
 
 def _turned_bytes(values: pa.Array) -> pa.Array:
-    """The complement of each byte, after an end was marked that no other value goes on from."""
+    """The complement of each byte, with a mark at the end, after which no other value continues."""
     escaped = pc.replace_substring(values.cast(pa.binary()), pattern=b"\0", replacement=b"\0\xff")
     ended = pc.binary_join_element_wise(escaped, b"\0\0", b"")
     validity, offsets, data = ended.buffers()

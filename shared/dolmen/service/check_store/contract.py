@@ -69,7 +69,7 @@ class Sandbox:
     def run_threads(self, function: Callable[[int], R], count: int) -> list[R]:
         """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises.
 
-        No thread goes on when the caller is interrupted: it would write to a store that is being cleared.
+        No thread continues when the caller is interrupted: it would write to a store that is being cleared.
         """
         all_started = Event()
 

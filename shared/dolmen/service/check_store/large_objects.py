@@ -48,7 +48,7 @@ def _stream(sandbox: Sandbox, key: str, size: int) -> None:
         equal(output.commit(), size, "the bytes committed")
         output.abort()  # has no effect after the commit
     found = sandbox.store.get(key).body
-    expect(found == body, f"{size:,} bytes come back as {len(found):,}, or others")
+    expect(found == body, f"{size:,} bytes come back as {len(found):,} bytes, or with other content")
     equal(sandbox.store.head(key).size, size, "the size in a HEAD")
     equal(keys(sandbox.store, key), [key], "then there are")
 

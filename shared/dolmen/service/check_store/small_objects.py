@@ -108,7 +108,7 @@ def bodies_of_any_size_keep_their_bytes(sandbox: Sandbox) -> None:
             outcome = sandbox.store.put(f"{kind}/{size}", buffer)
             expect(isinstance(outcome, Stored), f"putting {size} bytes: {outcome}")
             found = sandbox.store.get(f"{kind}/{size}")
-            expect(found.body == body, f"{size} bytes come back as {len(found.body)}, or others")
+            expect(found.body == body, f"{size} bytes come back as {len(found.body)} bytes, or with other content")
             equal(sandbox.store.head(f"{kind}/{size}").etag, found.etag, "the ETag of a HEAD")
 
 

@@ -186,7 +186,7 @@ def _wait_us(runs: Sequence[JobRun], now_us: int) -> int:
 
 DEFAULT_TIMEOUT_MINUTES = 720
 DEFAULT_COMPACT_BYTES = 32 * GIB
-"""The bytes that a function compacts in a round, about; see ``dolmen.service.functions.scheduled_functions``."""
+"""About the bytes that a function compacts in a round; see ``dolmen.service.functions.scheduled_functions``."""
 _APPLICATION = re.compile(r"[0-9a-z]{1,64}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[^\s]{1,512}")
 _PASSED_ON = (
@@ -242,7 +242,7 @@ class JobSettings(Struct, frozen=True):
 def _require(environment: Mapping[str, str], name: str, what: str) -> str:
     text = environment.get(name, "")
     if not text:
-        raise InputError(f"{name} is not set, though there is DOLMEN_SPARK_APPLICATION: {what}")
+        raise InputError(f"{name} is not set, although DOLMEN_SPARK_APPLICATION is: {what}")
     return text
 
 

@@ -261,7 +261,7 @@ def serve(functions: Path, log: Path, seconds: Mapping[str, float], runtime: Run
         try:
             loaded[name] = loaded.get(name) or LocalFunction(functions / name, log, write_record, runtime, at_once=True)
             loaded[name].invoke(EVENTS[name])
-        except Exception as error:  # noqa: BLE001 - an invocation that fails, for whatever reason; the next one goes on
+        except Exception as error:  # noqa: BLE001 - an invocation may fail for any reason; the next one continues
             reason = str(error) if isinstance(error, (Error, RuntimeError)) else f"{type(error).__name__}: {error}"
             write_record("round failed", logging.ERROR, {"reason": reason})
 

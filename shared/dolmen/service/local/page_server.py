@@ -22,7 +22,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.health.page import POLICY
 
-HOST = "127.0.0.1"  # the only address that is listened on
+HOST = "127.0.0.1"  # the only address on which the server listens
 
 _NAMES = (HOST, "localhost")
 _HTTP_PORT = 80
@@ -51,7 +51,7 @@ class PageServer(ThreadingMixIn, HTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
-            reason = f"port {port} cannot be listened on ({error.strerror})"
+            reason = f"the server cannot listen on port {port} ({error.strerror})"
             raise InputError(f"{reason}: give another one, or 0 for any free one") from None
 
     @property

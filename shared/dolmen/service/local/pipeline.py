@@ -1,4 +1,4 @@
-"""Feeds files and requests of this machine to the functions, as S3, SQS and the schedules would."""
+"""Feeds local files and requests to the functions, as S3, SQS and the schedules would."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def run_local(
 ) -> None:
     """Watches a landing and a queue directory, and passes files and requests to the functions, until interrupted.
 
-    A file is complete when two looks in a row find it unchanged. A writer that pauses for longer must write elsewhere
+    A file is complete when two checks in a row find it unchanged. A writer that pauses for longer must write elsewhere
     (or under a name that begins with ``.`` or ``_``) and rename the file into place. The pipeline may be killed at any
     time: unfinished messages are delivered again, and applied once.
 

@@ -95,8 +95,8 @@ def load(
 ) -> Loaded:
     """Loads files into the tables that their keys name, as the tables' properties say.
 
-    A file that cannot be read goes to the rejects, as in ingest, and the others are loaded. A file that fails for the
-    moment is among the problems: load again.
+    A file that cannot be read goes to the rejects, as in ingest, and the others are loaded. A file that fails only
+    temporarily is among the problems: load again.
 
     Args:
         drops: a source of files; or records of drops that were handed over, each of which is removed when all of its

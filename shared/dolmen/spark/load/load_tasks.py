@@ -47,7 +47,7 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 Key: TypeAlias = list[list[Any]]
 """The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
 MOST_CHARACTERS = 200
-"""Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
+"""Texts are compared by their first characters. That is also an order, but more rows are equal in it."""
 RUN_BYTES = 32 * MIB  # bytes of rows that are sorted together, in Arrow memory
 RANGE_BYTES = 64 * MIB  # bytes of the rows of a range, which are merged in memory
 _RUN_ROWS = 1 << 20

@@ -275,7 +275,7 @@ def to_column(predicate: Predicate, column: FindColumn) -> Column:
 def _column(term: Term, column: FindColumn) -> Column:
     if isinstance(term, ColumnOf):
         return column(term)
-    raise Unsupported("Spark computes otherwise where numbers are too large, and changes case in another way")
+    raise Unsupported("Spark computes differently where numbers are too large, and changes case differently")
 
 
 def _compare(p: Compare, column: FindColumn) -> Column:

@@ -128,7 +128,7 @@ def to_spark(
 def _check_plan(plan: ScanPlan) -> ScanPlan:
     if plan.condition is not None:
         raise PredicateError(
-            f"{short_repr(plan.condition.text)} is no predicate, which Spark's workers could evaluate: filter the frame"
+            f"{short_repr(plan.condition.text)} is not a predicate, so workers can't evaluate it: filter the frame"
         )
     return plan
 

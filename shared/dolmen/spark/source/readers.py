@@ -345,7 +345,7 @@ def source_feed(raw: Mapping[str, str], allowed: Collection[str] = CHANGES_READ)
     until = base.manifest if last is None else manifest_at(context, base, last)
     since = None if first is None else manifest_at(context, base, first)
     if since is not None and since.version > until.version:
-        raise InputError(f"since={since.version} is after until={until.version}: exchange them")
+        raise InputError(f"since={since.version} is after until={until.version}: swap them")
     with context.reading(until.version):
         feed = SourceFeed.of(database, until, options)
     return replace(feed, since=None if since is None else VersionKey.of(since), until=VersionKey.of(until))

@@ -128,7 +128,7 @@ class Options:
         except ValueError:
             raise InputError(f"option {name!r} is {text!r}: write it as in '2026-11-21T10:00:00Z'") from None
         if moment.tzinfo is None:
-            raise InputError(f"option {name!r} is {text!r}: say which zone is meant, as in '2026-11-21T10:00:00Z'")
+            raise InputError(f"option {name!r} is {text!r}: give its time zone, as in '2026-11-21T10:00:00Z'")
         return moment
 
     def moment(self, name: str) -> str | int | None:
@@ -218,7 +218,7 @@ def table_at(database: Database, manifest: Manifest, options: Options) -> Source
 def snapshot(database: Database, options: Options) -> Manifest:
     """The manifest of the version that the options ``VERSION_OPTIONS`` name; the newest by default."""
     if len(named := [name for name in VERSION_OPTIONS if options.text(name) is not None]) > 1:
-        raise InputError(f"the options {' and '.join(named)} say two things: give one")
+        raise InputError(f"the options {' and '.join(named)} exclude each other: give one")
     version = options.number("version_as_of" if "version_as_of" in named else "version")
     time = options.zoned_moment("timestamp_as_of") or options.moment("timestamp")
     manifest = Moment(version, time, options.text("tag")).find_or_newest(context_of(database))

@@ -100,8 +100,8 @@ class Offset:
         else:
             return
         raise ConflictError(
-            f"table {name!r}: {reason} between versions {self.version} and {end.version}, which a stream of appended "
-            'rows can\'t tell. Set the option "ignoreDeletes" to true to read on with what was added'
+            f"table {name!r}: {reason} between versions {self.version} and {end.version}, and a stream of appended "
+            'rows can\'t show that. Set the option "ignoreDeletes" to true to continue with the added rows'
         )
 
 
@@ -140,7 +140,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._most_versions = options.number("max_versions_per_trigger")
         self._ignore_deletes = options.flag("ignore_deletes")
         if options.text("starting_version") and options.text("starting_timestamp"):
-            raise InputError("the options startingVersion and startingTimestamp say two things: give one")
+            raise InputError("the options startingVersion and startingTimestamp exclude each other: give one")
         self._last_end: Offset | None = None
         self._target: Manifest | None = None
 
@@ -209,7 +209,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 return manifest_at_version(context.head, newest, version)
         except VersionExpiredError as error:
             raise VersionExpiredError(
-                f"{error}. A batch of this stream ends there, which was begun but not finished: begin a new query, "
+                f"{error}. A batch of this stream that was begun but not finished ends there: begin a new query, "
                 "with a new checkpoint, from a version that is kept (startingVersion), or keep versions for longer"
             ) from error
 
@@ -352,7 +352,7 @@ class FeedStreamReader(TableStreamReader):
             raise SchemaError(
                 f"the columns of table {table!r} have changed between version {feed.version}, of which this query has "
                 f"its columns, and version {version}: make the frame again (readStream...load) and start the query "
-                "with the same checkpoint. It goes on where it was, with the new columns"
+                "with the same checkpoint. It continues where it stopped, with the new columns"
             )
 
     def _since(self, first: Offset) -> Manifest:
@@ -370,9 +370,9 @@ class FeedStreamReader(TableStreamReader):
         if self._options.table in oldest.tables and not self._has_changed(oldest, first):
             return oldest
         raise VersionExpiredError(
-            f"version {first.version}, to which this query has come, has expired, and table {self._options.table!r} "
+            f"version {first.version}, which this query has reached, has expired, and table {self._options.table!r} "
             f"has changed since; the oldest kept is {newest.horizon}. Begin a new query, with a new checkpoint, which "
-            "begins with all rows; keep versions for longer than the query may stand still (retention), or give the "
+            "begins with all rows; keep versions for longer than the query may be stopped (retention), or give the "
             'option("cursor", "name"), by which the database keeps what the query has not seen'
         )
 
@@ -411,8 +411,8 @@ class FeedStreamReader(TableStreamReader):
         manifest = self._manifest(cursor.version)
         if self._options.table not in manifest.tables or self._has_changed(manifest, first):
             raise ConflictError(
-                f"cursor {cursor.name!r} is at version {cursor.version}, after version {first.version} to which this "
-                "query has come: another reader has moved it. Give each query a cursor of its own"
+                f"cursor {cursor.name!r} is at version {cursor.version}, after version {first.version}, which this "
+                "query has reached: another reader has moved it. Give each query a cursor of its own"
             )
 
 

@@ -280,7 +280,7 @@ def _since(options: Options, schema: s.StructType, entry: TableEntry, is_whole: 
     if is_whole and not origins and since is None:
         raise InputError(
             f"the origin of these rows can't be seen, because each of their columns was computed. If from table "
-            f"{options.table!r} itself, rows that others have added to it since would be lost: say "
+            f"{options.table!r} itself, rows that others have added to it since would be lost: give "
             'option("since", version), the version that they were made from or the newest one, or option("force", True)'
         )
     versions = {origin.version for origin in origins if origin.table == entry.uuid}

@@ -128,7 +128,7 @@ class Attachment:
     def _make(self, name: str, entry: TableEntry, snapshot: Snapshot) -> None:
         view = self.view(name)
         if not self._has_own_view(name):
-            raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
+            raise InputError(f"the view {view!r} no longer shows table {name!r}: drop it, and attach again")
         if name not in self._shown_tables and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _RESERVED = frozenset(("provider", "owner", "location", "external", "is_managed_location", "table_type", "collation"))
 """Properties that Spark itself gives a new table."""
-_OWN = "primary_key", "sort_key"  # properties by which CREATE TABLE gives the keys, which Spark's SQL has no words for
+_OWN = "primary_key", "sort_key"  # properties by which CREATE TABLE gives the keys: Spark's SQL has no syntax for them
 
 
 class CatalogTable(TableRelation):
@@ -164,7 +164,7 @@ def _transform(spark: SparkSession, term: PartitionTerm) -> JavaObject:
 def _with_default(column: s.StructField, field: Field) -> s.StructField:
     """The column with its default, which Spark writes where an INSERT does not name it.
 
-    Where Spark can't say the default, the column may not be left out: it would be NULL.
+    Where Spark can't express the default, the column may not be left out: it would be NULL.
     """
     if field.write_default is None and not field.write_function:
         return column
@@ -192,7 +192,7 @@ def _default_sql(field: Field) -> str | None:
 
 
 class _WriteBuilder(JavaObjectMethods):
-    """Learns which rows the new ones replace; ``build`` gives what gets the DataFrame."""
+    """Learns which rows the new ones replace; ``build`` returns the object that receives the DataFrame."""
 
     Java = interfaces(
         f"{CONNECTOR}.write.SupportsOverwriteV2",
@@ -286,7 +286,7 @@ class _NewTable(TableMethods):
             self._commit(None)
 
     def abortStagedChanges(self) -> None:  # noqa: N802
-        """Nothing is to be undone: nothing was committed."""
+        """Does nothing: nothing was committed."""
 
     def _commit(self, frame: DataFrame | None) -> None:
         transaction = Transaction(context_of(self._catalog.database), "create_table", newest=True)
@@ -319,7 +319,7 @@ class Catalog(JavaObjectMethods):
     name = JavaObjectMethods.toString
 
     def initialize(self, name: str, options: Any) -> None:
-        """Everything is known."""
+        """Does nothing: everything is known already."""
 
     def defaultNamespace(self) -> JavaObject:  # noqa: N802
         return array(self.spark, "java.lang.String")
@@ -387,7 +387,7 @@ class Catalog(JavaObjectMethods):
         raise InputError(f"{name}: CREATE TABLE ... AS SELECT ... LIMIT 0 makes a table with the columns of another")
 
     def invalidateTable(self, identifier: Any) -> None:  # noqa: N802
-        """Nothing is kept."""
+        """Does nothing: nothing is cached."""
 
     @called_by_spark
     def tableExists(self, identifier: Any) -> bool:  # noqa: N802

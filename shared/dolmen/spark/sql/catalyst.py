@@ -1,7 +1,7 @@
-"""Reads queries that Spark has analysed: conditions, the columns that a join wants to be equal, and a SELECT's columns.
+"""Reads queries that Spark has analysed: conditions, the columns that a join compares, and the columns of a SELECT.
 
 In an analysed plan the names are resolved and the casts are written out, so nothing of a text's meaning is guessed. A
-condition becomes a predicate only where both surely mean the same for every row. It may consist of:
+condition becomes a predicate only where both certainly mean the same for every row. It may consist of:
 
 - the nodes that ``_CatalystReader`` knows;
 - columns, also in a cast to a type that keeps every number;
@@ -238,7 +238,7 @@ def _digits(kind: str) -> tuple[int, int] | None:
 def find_equal_columns(
     query: DataFrame, fields: Mapping[int, Field], source_columns: Sequence[str], *, may_cast: bool = False
 ) -> list[tuple[Field, str]]:
-    """Columns of the target, each with the column of the source that a join's condition wants to be equal.
+    """Columns of the target, each with the column of the source that a join's condition requires to be equal.
 
     ``may_cast`` allows pairs of two types of whole numbers or decimals, and pairs that may both be NULL.
     """

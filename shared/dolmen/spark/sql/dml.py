@@ -276,7 +276,7 @@ def merge_rows(change: RowChange, statement: MergeStatement) -> None:
     """Adds a merge to a transaction. Raises InputError, SchemaError."""
     args = change.views.args
     if args is not None and not isinstance(args, Mapping):
-        raise InputError("a MERGE takes named parameters alone: write :name, and give args a mapping")
+        raise InputError("a MERGE takes only named parameters: write :name, and give args a mapping")
     for kind in _KINDS:
         if any(clause.when is None for clause in [each for each in statement.clauses if each.kind == kind][:-1]):
             raise InputError(f"WHEN {kind.upper()}: only the last clause may be without a condition")

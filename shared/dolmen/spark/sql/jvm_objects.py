@@ -232,7 +232,7 @@ def add_table_function(spark: SparkSession, name: str, make: Callable[[Any], Any
 
 def add_rule(spark: SparkSession, prefix: str, read: Callable[[Any], Any], change: Callable[[Any], Any]) -> None:
     """Makes a session's optimizer put ``read(scan)``, a plan with the same columns, in the place of each scan whose
-    description begins so, and
+    description begins with ``prefix``, and
     ``change(plan)`` in the place of each plan that deletes, updates, merges or overwrites rows.
 
     On Spark 4.0, which asks no scan of ours for conditions, ``read`` also gets a filter above a scan.

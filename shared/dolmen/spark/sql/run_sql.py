@@ -73,7 +73,7 @@ def sql(
         raise InputError(f"args={short_repr(args)}: give a mapping of names to values, or a list")
     attached = attachments_of(session)
     if not attached.all:
-        raise InputError("no database is attached to this session: attach(spark, db) before")
+        raise InputError("no database is attached to this session: call attach(spark, db) first")
     case_sensitive = str(session.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
     catalogs = [each for each in attached.all if isinstance(each, CatalogAttachment)]
     if catalogs and text.split(maxsplit=1)[:1] in (["CALL"], ["call"]):
@@ -328,7 +328,7 @@ def _at_time(reader: SqlReader, attachment: Attachment, views: Views) -> Snapsho
     text = reader.since(first)
     args = views.args if isinstance(views.args, Mapping) else None  # a list does not say which
     if args is None and "?" in text:
-        raise reader.error("a time takes named parameters (:name) alone")
+        raise reader.error("a time takes only named parameters (:name)")
     query = f"SELECT unix_micros(CAST((\n{text}\n) AS TIMESTAMP)) AS at"
     row: Row | None = Views(views.spark, args).run(query, text).first()
     if row is None or row["at"] is None:

@@ -52,7 +52,7 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 
     Raises:
         SchemaError: a column can't be added, or the DataFrame's other columns do not fit; nothing is added then.
-        ConflictError: others change the columns again and again.
+        ConflictError: others kept changing the columns.
     """
 
     def add(transaction: Transaction) -> None:
@@ -146,7 +146,7 @@ def _transformed(column: Column, transform: Transform, kind: s.DataType) -> Colu
 def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
     """The key's columns in Spark's types for the table's columns: equal keys are equal in these.
 
-    Raises SchemaError for a column of another kind than the table's: Spark might compare otherwise than dolmen.
+    Raises SchemaError for a column whose kind differs from the table's: Spark might compare it differently.
     """
     columns = []
     for field in fields:

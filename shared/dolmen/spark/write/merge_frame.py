@@ -88,7 +88,7 @@ def merge(
         on: columns of both.
         when_matched: "update" gives the target row all values that the source has; a mapping of columns to expressions
             changes just these; "delete"; ``Update(values, when=...)`` and ``Delete(when=...)`` have conditions; a list
-            of several; None leaves it.
+            of several; None leaves it unchanged.
         when_not_matched: for source rows without a target row: "insert", a mapping, ``Insert(values, when=...)``, a
             list, or None.
         when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``, ``Delete``, a

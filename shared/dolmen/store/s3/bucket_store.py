@@ -235,7 +235,7 @@ class S3Store:
         self.ask("put_object_tagging", key, **self.object_fields(key, version), Tagging={"TagSet": tag_set})
 
     def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
-        """See ``VersionedStore``. Takes the right s3:ListBucketVersions, also for a bucket that keeps no versions.
+        """See ``VersionedStore``. Needs the permission s3:ListBucketVersions, even for a bucket that keeps no versions.
 
         On a server without the operation it lists the objects.
         """
@@ -255,7 +255,7 @@ class S3Store:
             yield from ((info, None) for info in self.list(prefix, start_after))
 
     def all_versions(self, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
-        """See ``VersionedStore``. Takes the right s3:ListBucketVersions."""
+        """See ``VersionedStore``. Needs the permission s3:ListBucketVersions."""
         for page in self._version_pages(prefix):
             for entry in page.get("Versions", ()):
                 if "IsLatest" not in entry or "LastModified" not in entry:
@@ -538,6 +538,6 @@ class S3Output(ObjectOutput):
 def _completed_part(number: int, response: dict[str, Any], source: str = "") -> dict[str, Any]:
     """A part's entry in the completion: its number, ETag and checksum."""
     if "ETag" not in response:
-        raise StoreUnavailableError(f"a part was copied from {source!r}, and the response does not say its ETag")
+        raise StoreUnavailableError(f"a part was copied from {source!r}, and the response lacks its ETag")
     checksums = {name: value for name, value in response.items() if name.startswith("ChecksumCRC")}
     return {"PartNumber": number, "ETag": response["ETag"], **checksums}

@@ -346,7 +346,7 @@ class StorageOptions:
                 known = ", ".join(f"aws_{each}" for each in cls.__dataclass_fields__)
                 raise InputError(f"storage_options: {short_repr(key)} is unknown or given twice; there are {known}")
             if not isinstance(value, str) or not value:
-                raise InputError(f"storage_options: {key} is no text")
+                raise InputError(f"storage_options: {key} is not text")
             found[name] = value
         if ("access_key_id" in found) != ("secret_access_key" in found):
             raise InputError("storage_options: aws_access_key_id and aws_secret_access_key go together")

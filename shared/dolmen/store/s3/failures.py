@@ -136,7 +136,7 @@ def translate(
         return StoreUnavailableError(f"bucket {bucket!r} cannot be reached: {text}")
     status, code = status_and_code(error)
     if code == "NoSuchBucket":
-        return NotFoundError(f"there is no bucket {bucket!r} at this endpoint; create it first, or look at the URL")
+        return NotFoundError(f"there is no bucket {bucket!r} at this endpoint; create it first, or check the URL")
     if code == "RequestTimeTooSkewed":
         return ClockError(f"S3 refuses requests signed by a clock this wrong; set this machine's clock ({text})")
     if code == "NoSuchUpload":
@@ -155,7 +155,7 @@ def translate(
         return AccessDeniedError(f"bucket {bucket!r}, {key!r}: {text.rstrip('.')}{hint}")
     if status == 501:
         return InputError(
-            f"the server of bucket {bucket!r} lacks what dolmen needs, conditional writes for one: {text}"
+            f"the server of bucket {bucket!r} lacks a feature that dolmen needs, such as conditional writes: {text}"
         )
     if status >= 500 or status in (408, 409, 429) or code in (*_SEND_AGAIN, "RequestTimeout"):
         return StoreUnavailableError(f"bucket {bucket!r} refuses for the moment: {text}")

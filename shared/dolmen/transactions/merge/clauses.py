@@ -96,17 +96,17 @@ class Clauses(Struct, frozen=True):
 
     @classmethod
     def of(cls, matched: WhenMatched, not_matched: WhenNotMatched, by_source: WhenNotMatchedBySource) -> Clauses:
-        """Reads the arguments of ``merge``. Raises InputError if one is no clause, or a clause can never be reached."""
+        """Reads the arguments of ``merge``. Raises InputError if one is not a clause, or can never be reached."""
         clauses = cls(
             tuple(_clauses("when_matched", matched, Update, (Update, Delete))),  # type: ignore[arg-type]
             tuple(_clauses("when_not_matched", not_matched, Insert, (Insert,))),  # type: ignore[arg-type]
             tuple(_clauses("when_not_matched_by_source", by_source, Update, (Update, Delete))),  # type: ignore[arg-type]
         )
         if not clauses.all:
-            raise InputError("a merge that does nothing: say when_matched=... or when_not_matched=...")
+            raise InputError("this merge does nothing: give when_matched=... or when_not_matched=...")
         for clause in clauses.by_source:
             if isinstance(clause, Update) and clause.values is None:
-                raise InputError("when_not_matched_by_source: there is no source row: say which columns change")
+                raise InputError("when_not_matched_by_source: there is no source row: name the columns that change")
         return clauses
 
     def with_names_of(self, schema: Schema) -> Clauses:
@@ -240,7 +240,7 @@ def _clauses(
     clauses: list[Clause] = []
     for one in items:
         if clauses and clauses[-1].when is None:
-            raise InputError(f"{option}: nothing is left for clauses after one without a condition ({clauses[-1]!r})")
+            raise InputError(f"{option}: clauses after one without a condition are never applied ({clauses[-1]!r})")
         clause = words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)
@@ -252,7 +252,7 @@ def _clauses(
 
 
 def _check_texts(option: str, clause: Clause) -> Clause:
-    """Returns the clause with NULL for None. Raises InputError for names and expressions that are no texts."""
+    """Returns the clause with NULL for None. Raises InputError for names and expressions that are not text."""
     if clause.when is not None:
         text(f"{option}: when", clause.when)
     if isinstance(clause, Delete) or clause.values is None:
@@ -344,7 +344,7 @@ class RowTemplate:
     def make(self, sides: Sides) -> pa.RecordBatch:
         """The rows of some sides.
 
-        Raises InputError if an expression fails, RowError if a value does not fit its column, is none of its own type
+        Raises InputError if an expression fails, RowError if a value does not fit its column, is not valid for its type
         (DuckDB has a time 24:00:00), or is NULL where none is allowed.
         """
         results = self._evaluator.evaluate(self._texts, sides) if self._evaluator else []

@@ -77,14 +77,14 @@ def _new_values(entry: TableEntry, values: NewValues) -> dict[str, Expression | 
     """Reads the argument ``set`` of an update.
 
     Raises:
-        InputError: it is no mapping, or a value is none of its column's type.
+        InputError: it is not a mapping, or a value is not of its column's type.
         SchemaError: there is no such column, or it is part of the primary key or orders changes (CDC).
         RowError: NULL for a column that is not nullable.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"set={short_repr(values)} is no mapping of columns to values")
+        raise InputError(f"set={short_repr(values)} is not a mapping of columns to values")
     if not values:
-        raise InputError("an update that changes nothing: say which columns change, set={...}")
+        raise InputError("this update changes nothing: name the columns that change, set={...}")
     terms: dict[str, Expression | RepeatedValue] = {}
     for name, value in values.items():
         field = entry.schema.field(arguments.text("set", name))
@@ -204,7 +204,7 @@ def changed_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Rows, one of each key, without those that equal the table's only row of their key.
 
-    Reads the rows that may have one of the keys: from now on the commit is refused if another one changes these.
+    Reads the rows that may have one of the keys: from now on the commit is refused if another commit changes these.
     """
     [rows] = pa.Table.from_batches(batches).combine_chunks().to_batches()
     names = [field.name for field in fields]
@@ -282,7 +282,7 @@ class _StreamedMerge:
             assert self._evaluator is not None
             [kind] = self._evaluator.types([clause.when], sides)
             if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-                raise InputError(f"when={clause.when!r} is no condition: it is of type {kind}")
+                raise InputError(f"when={clause.when!r} is not a condition: it is of type {kind}")
         if isinstance(clause, Delete):
             return ClausePlan(clause.when, None)
         terms = terms_of(clause, self._names, self._source.rows.schema.names)

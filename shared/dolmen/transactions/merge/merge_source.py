@@ -49,7 +49,7 @@ class SourceRows(Struct, frozen=True):
 
         Raises:
             InputError: it holds no rows.
-            SchemaError: a column is there twice, or has a type that cannot be stored.
+            SchemaError: a column occurs twice, or has a type that cannot be stored.
             LimitError: more than 256 MB.
         """
         if isinstance(data, SourceRows):
@@ -58,7 +58,7 @@ class SourceRows(Struct, frozen=True):
         table_types = {field.name: field.arrow_type for field in schema.fields}
         names = own_names(reader.schema.names, schema)
         if alike := same_names(names):
-            raise SchemaError(f"column {alike[0]!r} is there twice in the source, whatever its case: rename one")
+            raise SchemaError(f"column {alike[0]!r} occurs twice in the source, ignoring case: rename one")
         fields = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
         stored = pa.schema([pa.field(field.name, _stored_type(field, table_types)) for field in fields])
         batches, size = [], 0
@@ -91,7 +91,7 @@ class SourceRows(Struct, frozen=True):
         """The columns of a key, in the table's types. Raises SchemaError, or RowError if a value does not fit."""
         names = [field.name for field in fields]
         if missing := [name for name in names if name not in self.rows.schema.names]:
-            raise SchemaError(f"the source has no column {missing[0]!r}, which the merge goes by")
+            raise SchemaError(f"the source has no column {missing[0]!r}, by which the merge joins")
         key_rows = self.rows.select(names)
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         reader = pa.RecordBatchReader.from_batches(key_rows.schema, [key_rows])

@@ -179,7 +179,7 @@ class Evaluator:
         return all(node["class"] in _CONSTANTS or node.get("function_name") in ("-", "+") for node in kinds)
 
     def equal_columns(self, text: str) -> list[tuple[list[str], list[str]]]:
-        """The names of columns that a condition wants to be equal, if it is of such pairs, joined by AND; else none."""
+        """The pairs of columns that a condition requires to be equal, if it only joins such pairs by AND; else none."""
         self.columns(text)
         found, pending = [], [self._trees[text]]
         while pending:
@@ -240,7 +240,7 @@ class Evaluator:
             ) from error
 
     def is_true(self, text: str, sides: Sides) -> pa.Array:
-        """Whether a condition is TRUE, for each row. As after WHERE, what is behind an AND may not be evaluated.
+        """Whether a condition is TRUE, for each row. As after WHERE, what follows an AND may not be evaluated.
 
         Raises InputError if it fails for a row.
         """
@@ -291,7 +291,7 @@ class Evaluator:
         reject_functions(body, self._connection)
         for node in _nodes(select["select_list"]):
             if node.get("class") in _REFUSED:
-                raise InputError(f"{short_repr(text)} has {_REFUSED[node['class']]}, which no single row can answer")
+                raise InputError(f"{short_repr(text)} has {_REFUSED[node['class']]}, which a single row cannot give")
         return select["select_list"][0]
 
     @contextmanager

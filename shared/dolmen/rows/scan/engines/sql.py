@@ -65,7 +65,7 @@ _INSTEAD = {
 """Calls that do what a refused statement would, by DuckDB's kind: its VACUUM includes ANALYZE, its CALL CHECKPOINT."""
 _ANOTHERS = {
     **dict.fromkeys(("REPLACE", "UPSERT"), "INSERT OR REPLACE INTO t, or ON CONFLICT, replaces rows by primary key"),
-    **dict.fromkeys(("GRANT", "REVOKE"), "who may read and write is for the policies of the bucket to say"),
+    **dict.fromkeys(("GRANT", "REVOKE"), "the policies of the bucket decide who may read and write"),
 }
 """Advice for statements that DuckDB does not have, by their first word."""
 _DESCRIBES = '"type":"SHOW_REF"'
@@ -146,7 +146,7 @@ def run_sql(
 
 
 def _connect(*, is_alone: bool) -> duckdb.DuckDBPyConnection:
-    """A connection for one query: to a database of its own, or to one of all queries, which is there already.
+    """A connection for one query: to a database of its own, or to the one that all queries share, which opens faster.
 
     The views of the second are temporary, so other connections don't see them, but a list of tables shows them as such.
     """
@@ -210,7 +210,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     if kind == kinds.SELECT:
         return explained, _check_parts(query if explained is None else explained, connection)
     if kind == kinds.MULTI:
-        raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
+        raise InputError("PIVOT needs a list of its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
     label = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
     if instead := _INSTEAD.get(label):
         raise InputError(f"sql() takes queries and statements that change tables, not {label}: call {instead}")
@@ -308,7 +308,7 @@ class _Query:
     def rehearse(self, text: str) -> list[RowSource]:
         """The scans that DuckDB asks for, in a run in which none finds a row.
 
-        A value that DuckDB cannot convert in this run is no error of the query: it may come from the lack of rows.
+        A value that DuckDB cannot convert in this run is not an error of the query: it may come from the lack of rows.
         """
         import duckdb
 
@@ -379,9 +379,9 @@ class KeptRows:
 
 
 class SqlResult:
-    """A query's result. Each call runs the query, but for ``fetchone`` and ``fetchmany``, which go on with their run.
+    """A query's result. Each call runs the query, except ``fetchone`` and ``fetchmany``, which continue their run.
 
-    ``commit`` is the commit of the statements that stood before the query, or that returned these rows; else None.
+    ``commit`` is the commit of the statements that came before the query, or that returned these rows; else None.
     """
 
     def __init__(self, query: _Query, explained: str | None) -> None:
