@@ -132,7 +132,8 @@ def test_terms_are_read_as_engines_write_them(text: str, canonical: str) -> None
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "names no partitions"), (" , a", "is not a column"), ("a,", "ends with a comma"), ("day(a", "is not a column"),
+        ("", "names no partitions"), (" , a", "is not a column"), ("a,", "ends with a comma"),
+        ("day(a", "is not a column"),
         ("week(a)", "'week' is not a transform"), ("bucket(a)", "takes a number"), ("day(2, a)", "no number"),
         ("bucket[0](a)", "not from 1"), ("bucket[2](3, a)", "several numbers"), ("a, A", "is there twice"),
         ("bucket[2](a), bucket[3](a)", "is there twice"), (", ".join(f"c{n}" for n in range(17)), "at most 16"),
