@@ -64,11 +64,11 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 
 @pytest.fixture(params=["in memory", "in files", "both"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
+    """Where keys are: the files' samples, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
         monkeypatch.setattr("dolmen.rows.scan.load_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 1_400)
         for name, value in (
-            ("_FENCE", 3),
+            ("_SAMPLE_STEP", 3),
             ("_SPAN", 6),
             ("_BLOCK_BYTES", 50),
             ("_MAX_BUCKET_BITS", 2),
@@ -239,7 +239,7 @@ def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch, 
     rows = pa.array(["ab", "xx", "cd", "e", "f", None, "gh", "ef"])
     assert any_hidden(found, [rows], 0) == [True, False, True, True, False, False, True, True]
     assert any_hidden(found, [rows], 5) == [False, False, True, False, False, False, True, False]
-    many = [f"{n:04}" for n in range(50)]  # all of one code, on both sides of every fence
+    many = [f"{n:04}" for n in range(50)]  # all of one code, before and after each sample
     found = lookups((5, pa.table({"k": many[::2]})), (9, pa.table({"k": many[::3]})))
     assert any_hidden(found, [pa.array(many)], 0) == [n % 2 == 0 or n % 3 == 0 for n in range(50)]
     assert any_hidden(found, [pa.array(many)], 5) == [n % 3 == 0 for n in range(50)]
@@ -276,7 +276,7 @@ def test_row_groups_without_any_key_between_their_bounds_are_not_asked(place: st
         (-(2**63), 2**63 - 1, 0, True),
     ):
         judged = verdict(Bounds(least, greatest, 0, 0), applied_through)
-        # between the fences of a file there may be keys or not
+        # between the samples of a file there may be keys or not
         assert judged is (
             StatsVerdict.MAYBE if expected or (place == "in files" and least == 11) else StatsVerdict.NEVER
         )

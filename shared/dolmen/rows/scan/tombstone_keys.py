@@ -40,9 +40,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci h
 _MAX_BUCKET_BITS, _MOST_STEPS = 20, 16
 """The buckets by which hashes in memory are found, and how far they are searched one code after another."""
 
-_FENCE = 1024  # one in this many codes of a file is also in memory
+_SAMPLE_STEP = 1024  # one in this many codes of a file is also in memory
 
-_SPAN = 128 * _FENCE  # the most codes that are read from a file at once: 1 MB
+_SPAN = 128 * _SAMPLE_STEP  # the most codes that are read from a file at once: 1 MB
 
 _BLOCK_BYTES = MIB  # the size of the blocks of values in a file; each block is read whole
 
@@ -173,9 +173,9 @@ class KeysOnDisk:
         self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
         self._schema = pa.schema([(str(index), array.type) for index, array in enumerate(keys.arrays)])
         self.prefilter = Prefilter.of(keys.codes, _SLOTS_ON_DISK)
-        self._fences = keys.codes[::_FENCE].copy()
+        self._samples = keys.codes[::_SAMPLE_STEP].copy()
         self._greatest = int(keys.codes[-1])
-        self._fence_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _FENCE))
+        self._sample_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _SAMPLE_STEP))
         self._blocks: list[tuple[int, int]] = []
         """Start and end of each block in the file."""
         self._file = self._write(keys)
@@ -202,17 +202,20 @@ class KeysOnDisk:
             ) from None
 
     def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
-        first = max(0, int(np.searchsorted(self._fences, ascending[0], "left")) - 1)
-        last = int(np.searchsorted(self._fences, ascending[-1], "right"))
-        step = _SPAN // _FENCE
+        first = max(0, int(np.searchsorted(self._samples, ascending[0], "left")) - 1)
+        last = int(np.searchsorted(self._samples, ascending[-1], "right"))
+        step = _SPAN // _SAMPLE_STEP
         for start in range(first, last, step):
             end = min(start + step, last)
-            begin = np.searchsorted(ascending, self._fences[start], "left")
+            begin = np.searchsorted(ascending, self._samples[start], "left")
             stop = len(ascending)
-            if end < len(self._fences):  # equal codes may be on both sides of a fence
-                stop = int(np.searchsorted(ascending, self._fences[end], "right"))
+            if end < len(self._samples):  # equal codes may be before and after a sample
+                stop = int(np.searchsorted(ascending, self._samples[end], "right"))
             if begin < stop:
-                yield _SpanOnDisk(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
+                yield (
+                    _SpanOnDisk(self, start * _SAMPLE_STEP, min(end * _SAMPLE_STEP, self.count)),
+                    slice(int(begin), stop),
+                )
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
         ts = self.integers(self.count, 2 * self.count)
@@ -222,11 +225,11 @@ class KeysOnDisk:
         return [pa.concat_arrays(column) for column in zip(*(block.columns for block in blocks), strict=True)], ts
 
     def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
-        if greatest < int(self._fences[0]) or self._greatest < least:
+        if greatest < int(self._samples[0]) or self._greatest < least:
             return False
-        first = max(0, int(np.searchsorted(self._fences, least, "right")) - 1)
-        last = np.searchsorted(self._fences, greatest, "right")
-        return bool((self._fence_ts[first:last] > applied_through).any())
+        first = max(0, int(np.searchsorted(self._samples, least, "right")) - 1)
+        last = np.searchsorted(self._samples, greatest, "right")
+        return bool((self._sample_ts[first:last] > applied_through).any())
 
     def integers(self, start: int, end: int) -> Int64s:
         """Some of the integers that the file begins with."""
