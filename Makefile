@@ -1,6 +1,6 @@
 # make test   installs what the tests need and runs them      make demo    the main job on real data
 # make test AREA=scan    what a change to one part needs      make test SLOW=1    all tests, as CI does
-# make check  style, types, arrows                            make up      the whole system on this machine
+# make check  style, types, imports                            make up      the whole system on this machine
 # The rest: make help
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -19,7 +19,7 @@ REPOSITORY ?=
 SITE ?=
 # More options for make bench-peers: python -m bench.peers --help
 BENCH_FLAGS ?=
-# How many processes run tests; 0 is none but pytest's own, as a debugger needs it
+# How many processes run tests; 0 means only pytest's own, which a debugger needs
 WORKERS ?= auto
 
 DEV := .venv/bin
@@ -68,7 +68,7 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed .venv-dbt/
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
 .PHONY: test
-# Python keeps what it compiled, whatever this machine says: hundreds of tests start processes that import the package.
+# Python keeps compiled code, whatever this machine's settings: hundreds of tests start processes that import the package.
 test: setup ## install what tests need, then run them: all but the slow ones, those of AREA=scan, or all with SLOW=1
 	@scripts/minio.sh install --try
 	@scripts/porcupine.sh install --try
@@ -88,7 +88,7 @@ test-spark-versions: ## the tests of Spark on PySpark 3.5, 4.0 and 4.3 (see scri
 	@scripts/spark_versions.sh
 
 .PHONY: check
-check: .venv/.installed ## style, formatting, types, import arrows
+check: .venv/.installed ## style, formatting, types, import directions
 	@failed=0; \
 	$(DEV)/ruff check . || failed=1; \
 	$(DEV)/ruff format --check . || failed=1; \
@@ -101,7 +101,7 @@ check-template: .venv/.installed .venv-lint/.installed ## cfn-lint and checkov o
 	@scripts/lint-template.sh
 
 .PHONY: fix
-fix: .venv/.installed ## let ruff mend style and formatting
+fix: .venv/.installed ## let ruff fix style and formatting
 	@$(DEV)/ruff check --fix .
 	@$(DEV)/ruff format .
 
@@ -117,7 +117,7 @@ interleavings: .venv/.installed ## pairs of calls in every order of their reques
 	@$(DEV)/python -m dolmen_simulator.interleavings --all $(if $(filter all,$(FAULTS)),,--quick)
 
 .PHONY: mutations
-mutations: .venv/.installed ## break the code on purpose, and see each break noticed; writes docs/mutations.md
+mutations: .venv/.installed ## break the code on purpose, and check that each break is noticed; writes docs/mutations.md
 	@PYTHONPATH=tests $(DEV)/python -m mutations --write
 
 # ---- running it -----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ minio: ## a real S3 server on this machine (needs Go the first time): MINIO_DATA
 	@scripts/minio.sh start $(MINIO_DATA)
 
 .PHONY: minio-install
-minio-install: ## build that server, and the judge of histories, once, into ~/.cache/dolmen
+minio-install: ## build that server, and the checker of histories, once, into ~/.cache/dolmen
 	@scripts/minio.sh install
 	@scripts/porcupine.sh install
 
@@ -163,9 +163,9 @@ bench-quick: .venv/.installed ## what got slower than the figures in bench/quick
 	@unset PYTHONDONTWRITEBYTECODE; $(DEV)/python -m bench.quick $(BENCH_FLAGS)
 
 .PHONY: bench-peers
-# Some 25 minutes, best on a machine with nothing else to do. A run that was broken off goes on: BENCH_FLAGS=--fresh begins anew.
-# Python keeps what it compiled, as it does in an installed package: the time of a new process is measured, too.
-bench-peers: .venv/.installed .venv-peers/.installed .venv-iceberg/.installed ## measure beside Delta, Iceberg, Lance, DuckLake (BENCH_FLAGS="--scale 0.1")
+# Some 25 minutes, best on a machine with nothing else to do. An interrupted run continues; BENCH_FLAGS=--fresh starts over.
+# Python keeps compiled code, as in an installed package: the start of new processes is measured, too.
+bench-peers: .venv/.installed .venv-peers/.installed .venv-iceberg/.installed ## compare with Delta, Iceberg, Lance, DuckLake (BENCH_FLAGS="--scale 0.1")
 	@scripts/minio.sh install --try
 	@unset PYTHONDONTWRITEBYTECODE; $(DEV)/python -m compileall -q shared/dolmen bench && \
 		$(DEV)/python -m bench.peers --write $(BENCH_FLAGS)
@@ -181,7 +181,7 @@ build: .venv-sam/.installed ## the Lambda functions and layers, into .aws-sam/
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
 
 .PHONY: lock
-lock: ## make the lock files anew: make lock LOCK_FLAGS=--upgrade
+lock: ## regenerate the lock files: make lock LOCK_FLAGS=--upgrade
 	@locks/update.sh $(LOCK_FLAGS)
 
 .PHONY: dist

@@ -40,7 +40,7 @@ class Rate:
     per_second: float
 
 
-#: What messages ask, by what they are called; ``n`` is new for each.
+#: The deletes that messages request, by name; ``n`` is new for each.
 KINDS = {
     "where, one user each": lambda n: {"table": "events", "where": {"user_id": n}},
     "where as SQL text": lambda n: {"table": "events", "where": f"user_id = {n} AND kind = 'view'"},
@@ -105,7 +105,7 @@ def _handler() -> ModuleType:
 
 @contextlib.contextmanager
 def _told(url: str) -> Iterator[None]:
-    """The environment that leads the function there."""
+    """The environment that points the function at the database."""
     os.environ[_DATABASE] = url
     try:
         yield

@@ -55,7 +55,7 @@ def deletes(table: pa.Table, seed: int = 2) -> list[Delete]:
 
 
 def cost(url: str, delete: Delete) -> Cost:
-    """Performs a delete and counts what it sends."""
+    """Performs a delete and counts its requests."""
     runtime = Runtime()
     store = CountingStore(open_store(url, runtime))
     table = Database(store, runtime).table("events")

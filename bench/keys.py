@@ -1,4 +1,4 @@
-"""Unresolved deletes by key: of a value that many rows have, and of more keys than memory is to hold."""
+"""Unresolved deletes by key: of a value that many rows have, and of more keys than memory may hold."""
 
 from __future__ import annotations
 

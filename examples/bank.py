@@ -5,8 +5,8 @@
     python examples/bank.py DATABASE audit                                at any time
 
 ``run`` calls its function again, on the newest version, when another process has changed what it read. So the function
-only reads and writes in its transaction. An ``UnknownOutcomeError`` says that nobody knows whether the transfer has
-landed; each transfer has a request id, so it is just sent again, and is applied once.
+only reads and writes in its transaction. An ``UnknownOutcomeError`` means that it is not known whether the transfer
+has landed; each transfer has a request id, so it is just sent again, and is applied once.
 """
 
 from __future__ import annotations

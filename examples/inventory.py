@@ -4,9 +4,9 @@
     python examples/inventory.py DATABASE order o-17 apples 3         takes an order; again with the same id: no effect
     python examples/inventory.py DATABASE report                      stock and orders, all of one version
 
-An order is one transaction over two tables. It reads the stock, so it is valid only if nobody has changed that
-meanwhile; else ``run`` decides anew on the newest version. Its statements belong to a request, whose id is the order's:
-dolmen applies them once, and refuses the same id with other content, by which ``bind`` says what is the same order.
+An order is one transaction over two tables. It reads the stock, so it is valid only if the stock has not changed
+meanwhile; otherwise ``run`` repeats it on the newest version. Its statements belong to a request with the order's id:
+dolmen applies them once, and refuses the same id with other content, which is what is passed to ``bind``.
 """
 
 from __future__ import annotations

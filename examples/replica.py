@@ -1,10 +1,10 @@
-"""A replica in a DuckDB file, kept up to date from the change feed: each commit arrives once, whatever dies in between.
+"""A replica in a DuckDB file, kept up to date from the change feed: each commit is applied once, despite crashes.
 
     python examples/replica.py DATABASE REPLICA.duckdb orders customers           once
     python examples/replica.py DATABASE REPLICA.duckdb orders --queue URL         at each event of the pointer
 
 It needs tables with a primary key, dolmen[sql], and for --queue an SQS queue that S3 tells of the database's pointer
-(docs/changes.md). Its place is a cursor of the database, so that no change expires before it has arrived here.
+(docs/changes.md). Its position is a cursor of the database, so that no change expires before it has arrived here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def refresh(db: Database, replica: duckdb.DuckDBPyConnection, tables: Sequence[s
 
 
 def _copy(replica: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, table: str) -> None:
-    """Copies a whole table: at first, when it or its columns are other ones, or when the replica comes too late."""
+    """Copies a whole table: at first, when it or its columns were replaced, or when the replica comes too late."""
     replica.register("incoming", rows)
     replica.execute(f"CREATE OR REPLACE TABLE {_quoted(table)} AS SELECT * FROM incoming")
     replica.unregister("incoming")

@@ -1,6 +1,6 @@
-"""The flights of 2013 on Spark: load, ask in SQL, forget an aircraft, merge corrections, look into the past.
+"""The flights of 2013 on Spark: load, query in SQL, forget an aircraft, merge corrections, read an older version.
 
-pip install '.[spark,demo]' in a checkout; Java 17 or newer must be there. Everything lies in .local/spark/, or in the
+pip install '.[spark,demo]' in a checkout; it needs Java 17 or newer. Everything is stored in .local/spark/, or in the
 directory given, which is emptied first.
 """
 

@@ -47,7 +47,7 @@ def main(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Rewrite small and mostly deleted files of tables into full ones, where that pays, and make their indexes.
+    """Rewrite small and mostly deleted files of tables into full ones, if that pays, and build their indexes.
 
     Exit codes: 0 done; 4 Spark failed, what was committed stays; 9 something is left to do; others as of `dolmen`.
     """
@@ -71,7 +71,7 @@ def main(
 
 
 class _Job:
-    """Compacts table after table. If one fails, the others go on."""
+    """Compacts one table after another. If one fails, the others continue."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ def main(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write rows of one version into plain files below a place."""
+    """Write the rows of one version into plain files below a location."""
     opened = dolmen.open(database)
     pinned = snapshot_of(opened, moment_of(version, at, tag))
     done = export(

@@ -23,7 +23,7 @@ from dolmen.spark.sessions import job_session
 
 def main(
     database: DatabaseUrl,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Look for orphans among all objects, however old.")] = False,
     as_json: Json = False,
 ) -> None:

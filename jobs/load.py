@@ -40,13 +40,13 @@ def main(
     ] = False,
     max_files: Annotated[int, typer.Option(help="Files of one commit, at most.", min=1)] = MAX_FILES,
     max_bytes: Annotated[str, typer.Option(help="Bytes of the files of one commit, about.")] = "8GB",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is there, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files, and load nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Load landing files into tables: each file once, whoever else ingests it.
+    """Load landing files into tables: each file once, even if others ingest it too.
 
-    Exit codes: 0 done; 2 some files were rejected (with --handed that is 0: they are settled, and no second run would
-    do better); 9 some failed for the moment, call it again; others as of `dolmen`.
+    Exit codes: 0 done; 2 some files were rejected (with --handed that is 0: they are done, and a second run would not
+    help); 9 some failed temporarily, call it again; others as of `dolmen`.
     """
     environment = {**os.environ, "DOLMEN_DATABASE": database, "DOLMEN_LANDING_PREFIX": landing_prefix}
     settings = FunctionSettings.of(environment)

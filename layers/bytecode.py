@@ -1,9 +1,9 @@
-"""Compiles what a layer holds for the functions' Python: Lambda can't keep what it compiles itself.
+"""Compiles the modules of a layer for the functions' Python: Lambda can't keep what it compiles itself.
 
     python bytecode.py FOLDER VERSION
 
 A layer is mounted read-only, so without bytecode in it every cold start compiles all that it imports, which doubles its
-time. The bytecode is valid whatever the files' times are, as these do not survive the way there, and it names files
+time. The bytecode is valid whatever the files' times are, because these are lost on the way, and it names files
 as they are called on Lambda.
 """
 
@@ -23,7 +23,7 @@ def candidates(version: str) -> Iterator[str]:
     yield sys.executable
     if found := shutil.which(f"python{version}"):
         yield found
-    # pyenv's command on PATH answers only for the versions that are switched on.
+    # pyenv's command on PATH works only for the versions that are activated.
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from map(str, sorted(root.glob(f"versions/{version}.*/bin/python{version}"), reverse=True))
 

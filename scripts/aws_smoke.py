@@ -77,7 +77,7 @@ class Smoke:
         )
 
     def check(self) -> None:
-        """Drops a file and deletes rows as a user does, and fails when one of them has no effect."""
+        """Drops a file and deletes rows as a user does, and fails if either has no effect."""
         outputs = self.outputs()
         database = outputs["DatabaseUri"]
         columns = ("--columns", "id BIGINT NOT NULL, user_id BIGINT", "--primary-key", "id")
@@ -97,7 +97,7 @@ class Smoke:
         return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
 
     def tear_down(self) -> None:
-        """Deletes all that was made. What is not there any more is no error."""
+        """Deletes everything that was made. Something that no longer exists is not an error."""
         cloudformation = client("cloudformation")
         layers = self._layers()
         cloudformation.delete_stack(StackName=self.stack)
@@ -139,7 +139,7 @@ def delete_bucket(bucket: str) -> None:
         if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
             return
         raise
-    s3.delete_bucket_policy(Bucket=bucket)  # the database's lets nobody delete the pointer
+    s3.delete_bucket_policy(Bucket=bucket)  # the database's policy forbids deleting the pointer
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
         found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
         objects = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]

@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Upstream publishes no builds any more; this is its last commit.
+# Upstream no longer publishes builds; this is its last commit.
 version=v0.0.0-20260212201848-7aac2a2c5b7c
 go_needed=1.24
 # Outside the checkout, so that the next clean one finds it: building takes minutes.

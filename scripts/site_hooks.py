@@ -32,7 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes of a page what reads well in the site.
+    """Adapts a page to the site.
 
     Links to files outside docs/ point at their copies in the site. Links that are named after a file get the title of
     its page. Pipes in code of a table need no backslash here, and would show it.

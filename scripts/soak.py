@@ -2,7 +2,7 @@
 
     make soak MINUTES=60        or        .venv/bin/python scripts/soak.py --minutes 60 --seed 7
 
-Ends with 1 if anything happened that must never happen; what is left of the run is then kept.
+Exits with 1 if anything happened that must never happen; the files of the run are then kept.
 """
 
 from __future__ import annotations

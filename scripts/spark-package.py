@@ -40,7 +40,7 @@ ENVIRONMENT, WHEELS = "environment.tar.gz", "dolmen.gluewheels.zip"
 MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 _CHUNK = 1 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""What a zip file can say at least."""
+"""The earliest time that a zip file can store."""
 
 LAUNCHER = """\
 #!/bin/sh

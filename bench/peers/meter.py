@@ -37,7 +37,7 @@ class Meter:
     """Writes a line of JSON when a step begins, and when it ends.
 
     Args:
-        sink: where the lines go; whoever reads them ends the process if a step takes longer than its limit.
+        sink: where the lines go; their reader ends the process if a step takes longer than its limit.
         seconds: a limit for each loop; other steps get twice that.
     """
 

@@ -1,4 +1,4 @@
-"""The results of a run: a line of JSON for each work of each peer. A run that was broken off goes on after the last."""
+"""The results of a run: a line of JSON for each task of each peer. An interrupted run continues after the last."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outcome:
         ended: ``done``, ``limit`` (a step took too long), ``memory`` (it took too much), ``error``, or ``absent``
             (its libraries are not installed).
         said: for ``limit``, ``memory`` and ``error``: the step that it ended in, and the error.
-        load: what the machine had to do besides, as the load average before it began.
+        load: the other work of the machine, as the load average before the task began.
     """
 
     place: str

@@ -70,7 +70,7 @@ class Oracle:
         self.alive = np.ones(len(self.users), bool)
 
     def append(self, rows: pa.Table) -> None:
-        """Adds rows, whose ids go on where the others end."""
+        """Adds rows whose ids continue where the others end."""
         self.users = np.concatenate([self.users, rows["user_id"].to_numpy()])
         self.amounts = np.concatenate([self.amounts, rows["amount"].to_numpy()])
         self.alive = np.concatenate([self.alive, np.ones(rows.num_rows, bool)])

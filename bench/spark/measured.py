@@ -22,7 +22,7 @@ READS: dict[str, dict[str, float | None]] = {
     "1 % of keys, unresolved": {"two columns": None, "all columns": None},
 }
 WARM_UPS = {"two columns": 8, "all columns": 3}
-"""Of each query in each state: the JVM goes on compiling what it runs often, and that costs processor time."""
+"""Of each query in each state: the JVM keeps compiling what it runs often, and that costs processor time."""
 
 #: Method, title, and arguments by round.
 DELETES: tuple[tuple[str, str, Callable[[int], tuple[int, ...]]], ...] = (

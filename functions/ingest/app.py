@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 
-gc.disable()  # it would go through all modules again and again while they are imported
+gc.disable()  # it would scan all modules repeatedly while they are imported
 
 import os
 from functools import cache
@@ -40,7 +40,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> BatchRespon
     return ingest_event(_open(FunctionSettings.of(os.environ)), batch, invocation)
 
 
-if os.environ.get("POWERTOOLS_TRACE_DISABLED") == "false":  # else not even imported, because that slows the start
+if os.environ.get("POWERTOOLS_TRACE_DISABLED") == "false":  # otherwise X-Ray is not imported: that slows the start
     from aws_lambda_powertools import Tracer
 
     _tracer = Tracer(service="ingest", patch_modules=["botocore"])

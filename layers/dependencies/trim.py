@@ -1,9 +1,9 @@
-"""Removes from an unpacked layer what no function reads: tests, headers, sources, and the SDK's 400 other services.
+"""Removes files that no function reads from an unpacked layer: tests, headers, sources, the SDK's 400 other services.
 
     python trim.py FOLDER MACHINE
 
 MACHINE is x86_64 or aarch64: pyarrow's libraries, the bulk, are stripped of symbols where this machine has a ``strip``
-for it. No others are: wheels repaired by auditwheel (numpy) do not load any more once stripped.
+for it. No others are: wheels repaired by auditwheel (numpy) no longer load once stripped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIMIT_MB = 215  # Lambda takes 250 unzipped, all layers and the function togethe
 SERVICES = {"s3", "sqs", "emr-serverless", "sts", "sso", "sso-oidc", "signin"}  # the last four: credentials
 FOLDERS = ["**/tests", "**/__pycache__", "bin", "pyarrow/include", "pyarrow/src", "numpy/_core/include", "numpy/f2py"]
 # Arrow's RPC framework, which nothing else links to; and the second and third copy of each library of pyarrow's own,
-# under names that only compilers ask for. (libarrow_substrait and its like are linked to by all: they stay.)
+# under names that only compilers use. (All link to libarrow_substrait and similar ones, which therefore stay.)
 FILES = ["pyarrow/*flight*", "pyarrow/_pyarrow_cpp_tests*", "pyarrow/libarrow_python*.so", "pyarrow/*.so.*.*.*"]
 SUFFIXES = [".pyx", ".pxd", ".pxi", ".pyi", ".h", ".hpp", ".a", ".c", ".cc", ".cpp"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.template import DATABASE, KEY, LANDING, arn, as_list, deployed, references, sub
 
+ROOT = Path(__file__).resolve().parents[2]
 BUCKETS = ["DatabaseBucket", "LandingBucket"]
 MADE = deployed()
 TAKEN = deployed(CreateDatabaseBucket="no", CreateLandingBucket="no")
@@ -130,6 +134,18 @@ def test_nobody_deletes_a_pointer() -> None:
     }
     rules = {"OnlyTls", "OnlyNewObjects", "OnlyComparedPointers", "NobodyDeletesPointers"}
     assert set(policy("DatabaseBucket")) == rules
+
+
+def test_the_statements_for_a_bucket_of_others_are_those_of_the_stack() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    (block,) = re.findall(r"^```json\n(\[.*?)^```", page, re.DOTALL | re.MULTILINE)
+    own = json.dumps([statement for sid, statement in policy("DatabaseBucket").items() if sid != "OnlyTls"])
+    for resource in (POINTERS, HINTS, RECEIPTS):
+        (text,) = resource.values()
+        own = own.replace(
+            json.dumps(resource), json.dumps(text.replace("${DatabaseBucket.Arn}", "arn:aws:s3:::BUCKET"))
+        )
+    assert json.loads(block) == json.loads(own)
 
 
 @pytest.mark.parametrize("bucket", BUCKETS)

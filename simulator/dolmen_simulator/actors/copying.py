@@ -48,7 +48,7 @@ class Copyist(Actor):
         return TableCopy(state[name].identity, version, tuple(found))
 
     def _go_on(self, process: Process, copy: TableCopy) -> TableCopy | None:
-        """The copy at a later version; None if there is no such table any more."""
+        """The copy at a later version; None if the table no longer exists."""
         ledger, counts = process.ledger, process.network.counts
         newest = process.db.refresh()
         until = newest if self.random.random() < 0.7 else self.random.randint(copy.version, newest)

@@ -34,7 +34,7 @@ class DeleteMessage:
     Args:
         id: the applied id.
         body: the message's body.
-        effects: its effects; none if it is no valid request.
+        effects: its effects; none if it is not a valid request.
     """
 
     id: str

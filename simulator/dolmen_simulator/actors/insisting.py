@@ -1,4 +1,4 @@
-"""An actor that repeats a write under the same id whatever the answer was, as callers with a time-out do.
+"""An actor that repeats a write under the same id whatever the response was, as callers with a time-out do.
 
 Now and then it writes something else under that id, which must be refused.
 """
@@ -40,7 +40,7 @@ class _RepeatedWrite:
 
 
 class Insister(Actor):
-    """Appends and upserts with ``request=``, again and again."""
+    """Appends and upserts repeatedly with the same ``request=``."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)

@@ -1,4 +1,4 @@
-"""An erasure at the end of a history, on a copy of the database: no kept version shows the rows, or changes else."""
+"""An erasure at the end of a history, on a copy: no kept version shows the rows, or changes in any other way."""
 
 from __future__ import annotations
 

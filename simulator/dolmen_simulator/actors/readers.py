@@ -145,7 +145,7 @@ class Reader(Actor):
 
 
 class Dater(Reader):
-    """Asks which version was the newest at some time, mostly shortly before: the answer must stay right."""
+    """Asks which version was the newest at some time, mostly shortly before: the answer must never change."""
 
     def turn(self, process: Process) -> None:
         """Asks once."""

@@ -35,7 +35,7 @@ class Maintainer(Upkeep):
         )
 
     def _deadline(self, process: Process) -> Deadline | None:
-        """Draws a deadline: often none, else that of a function whose time runs out."""
+        """Draws a deadline: often none, otherwise that of a function whose time runs out."""
         if self.random.random() < 0.5:
             return None
         runtime, seconds = process.runtime, self.random.choice((11, 30, 120))

@@ -38,7 +38,7 @@ class Upkeep(Actor):
     """Base of actors that do background work."""
 
     def deadline(self) -> Callable[[], bool]:
-        """Draws a deadline: often none, else one that is over after a few checks."""
+        """Draws a deadline: often none, otherwise one that is over after a few checks."""
         if self.random.random() < 0.6:
             return never
         left = [self.random.randint(0, 4)]

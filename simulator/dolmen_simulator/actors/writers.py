@@ -1,6 +1,6 @@
 """Actors that write, as plain programs over the public API.
 
-``turn`` makes one call with the given process. When the process dies, the actor gets another one, and goes on with
+``turn`` makes one call with the given process. When the process dies, the actor gets another one, and continues with
 what it remembers.
 """
 

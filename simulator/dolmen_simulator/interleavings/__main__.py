@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument(
         "--journal", type=Path, metavar="FILE", help="record finished work in this file, and skip work recorded in it"
     )
-    parser.add_argument("--choices", help="run one execution: the number that goes on at each step")
+    parser.add_argument("--choices", help="run one execution: the number that is chosen at each step")
     parser.add_argument(
         "--fault", type=Fault.parse, help="the fault of that execution: TASK:REQUEST:FATE[+REQUESTS THAT GET 503]"
     )

@@ -31,7 +31,7 @@ def _other_was_first(execution: Execution, outcome: TaskOutcome) -> bool:
 
 
 MOVED: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = {ConflictError: _other_was_first}
-"""A call is refused that has seen other columns than the version that it lands on."""
+"""A call is refused if it has seen other columns than those of the version that it lands on."""
 
 
 def add_column(type_: pa.DataType = pa.int64()) -> PairedCall:  # noqa: B008 - immutable
@@ -78,7 +78,7 @@ def rename_column() -> PairedCall:
 
 
 def set_subject() -> PairedCall:
-    """Lets the column ``v`` say whom rows are about, so that it cannot be dropped."""
+    """Makes the column ``v`` the subject, so that it cannot be dropped."""
 
     def effect(model: ExpectedTables) -> None:
         if "v" in model.taken:

@@ -154,7 +154,7 @@ class Enumeration:
         return FaultTally(self.pair.name, fault, executions, search.cut, same, frozenset(ends), tuple(faults), seconds)
 
     def replay(self, choices: tuple[int, ...], fault: Fault | None) -> Execution:
-        """Runs and judges one execution. After the given choices, the lowest number that waits goes on."""
+        """Runs and judges one execution. After the given choices, the lowest waiting number continues."""
         execution = self.start(fault)
         try:
             for choice in choices:

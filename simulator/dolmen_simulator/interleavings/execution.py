@@ -133,7 +133,7 @@ class Peer:
         """Advances the time for all processes but this one, whose clocks stop, in its own step.
 
         Args:
-            clock_is_set: whether its wall clock is set when it goes on.
+            clock_is_set: whether its wall clock is set when it continues.
         """
         self.wait(hours)
         self._frozen_us += round(hours * HOUR_US)
@@ -239,7 +239,7 @@ class Execution(Wire):
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """The number that went on at each step."""
+        """The number that was chosen at each step."""
         return tuple(step.who for step in self.steps)
 
     def may_come_first(self, task: int, other: int) -> bool:

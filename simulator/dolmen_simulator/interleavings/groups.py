@@ -1,4 +1,4 @@
-"""Pairs in which one process commits several changes together, as its threads do that wait for the pointer."""
+"""Pairs in which one process commits several changes together, as its threads do when they wait for the pointer."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from dolmen_simulator.world.fates import Fate
 
 
 def insert(*rows: Row, first: str | None = None, gone: Callable[[Row], bool] = lambda row: False) -> PairedCall:
-    """Inserts rows, whose keys must not be there.
+    """Inserts rows whose keys must not exist.
 
     Args:
         first: a predicate of rows that the same transaction deletes before.

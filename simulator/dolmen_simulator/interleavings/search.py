@@ -23,9 +23,9 @@ class _SearchNode:
     Args:
         enabled: footprint of each pending step, by number.
         sent: index of the step that sent each of them.
-        sleep: numbers that need no exploration from here, as it was done before.
+        sleep: numbers that need no exploration from here, because it was done before.
         backtrack: numbers that are to be explored from here.
-        chosen: number that goes on in this execution.
+        chosen: number that continues in this execution.
         footprint: footprint of the chosen step after it ran.
         before: steps that happened before the chosen one, as bits.
     """

@@ -111,7 +111,7 @@ def table_with_overlays(db: Database) -> None:
 
 
 def table_with_many_segments(db: Database) -> None:
-    """Makes the same, and so many more segments of files that with one more they are worth a merge, too."""
+    """Makes the same, and so many more segments of files that a merge is due after one more."""
     table_with_overlays(db)
     for number in range(21, 26):
         files(db, number)

@@ -93,7 +93,7 @@ class PendingStep:
         request: the request to the store, if it is one.
         fate: fate of the request.
         sent_by: index of the step that sent the request on its way; None for a step of a task.
-        arrive: lets the request arrive; None: the task goes on.
+        arrive: lets the request arrive; None: the task continues.
     """
 
     footprint: Footprint

@@ -1,4 +1,4 @@
-"""Runs pairs in several processes, and records finished work, so that a stopped run can go on."""
+"""Runs pairs in several processes, and records finished work, so that a stopped run can continue."""
 
 from __future__ import annotations
 

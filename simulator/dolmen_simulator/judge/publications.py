@@ -71,7 +71,7 @@ class Publications:
 
     Args:
         states: the expected tables of all versions, which grow.
-        seen: a version as whoever knows another version sees it.
+        seen: a version as a reader sees it that knows another version.
         erasures: all erasures so far, which grow.
         settings: the settings of all versions, which grow.
     """
@@ -226,7 +226,7 @@ class Publications:
         self._counts["publications"] += 1
         if number <= published.number:
             published.replaced[number] = now_us
-            return  # it came late: readers go on from the hint
+            return  # it came late: readers continue from the hint
         if version < known:
             raise ViolationError(
                 Never.MISPUBLISHED, f"{self._key(table, number)} puts version {version} in place of {known}"

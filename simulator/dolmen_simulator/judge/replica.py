@@ -68,7 +68,7 @@ def follow_feed(
 
     Args:
         net: whether the feed is the difference of the two versions.
-        known: the newest version that the feed knew: nobody gets the rows that were erased up to then. None: ``until``.
+        known: the newest version that the feed knew: no one gets the rows that were erased up to then. None: ``until``.
 
     Raises:
         ViolationError: it does not have the rows of some version, or tells of erased rows.

@@ -57,7 +57,7 @@ class Faults:
         stall: the process stalls for minutes.
         jump: its local clock jumps.
         rest: the process rests for minutes before a call, not per request. Its machine may be frozen: then its clocks
-            stand still. The local one is set when it goes on, or after some requests.
+            stand still. The local one is set when it continues, or after some requests.
     """
 
     crash: float = 0.0

@@ -11,7 +11,7 @@ class ThreadSignal:
     """A signal between threads of one process: one waits until another one sets it; see ``dolmen.base.runtime.Signal``.
 
     Args:
-        scheduler: lets others run meanwhile.
+        scheduler: lets others run in the meantime.
         line: the line of the process.
     """
 
