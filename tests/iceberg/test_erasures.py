@@ -66,7 +66,7 @@ def test_a_publication_by_hand_goes_with_the_rows_and_until_then_the_status_name
         if says_gone(place, id_):
             break
     assert says_gone(place, id_)
-    assert any("publications of Iceberg from before are deleted (t)" in step for step in steps)
+    assert any("older Iceberg publications are deleted (t)" in step for step in steps)
     assert holders(place, MARKER) == []
     assert place.open().verify().ok
     table = place.open().table("t")

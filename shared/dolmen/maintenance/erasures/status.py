@@ -129,8 +129,8 @@ def pending_statuses(
             return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
         until = erasure.requested_at + erasure.memory_us(settings.late_drops_us)
         if erasure.hurried_at:
-            return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and it does after them")
-        return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
+            return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and then this one does")
+        return ErasureStatus(receipt, "rewritten", "its value is removed, and with it the check of late drops", until)
 
     yield from (status(erasure) for erasure in listed if ids is None or erasure.id in ids)
 
@@ -152,7 +152,7 @@ def _leaving_status(context: Context, manifest: Manifest, entry: LeavingErasures
     if published := publications_before(context, entry.version):
         names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
         step = (
-            f"publications of Iceberg from before are deleted ({', '.join(names)}): dolmen gc does that once others "
+            f"older Iceberg publications are deleted ({', '.join(names)}): dolmen gc does that once others "
             "replace them (dolmen publish-iceberg), or at orphan_age if the table is not published any more"
         )
         return ErasureStatus(receipt, "rewritten", step, entry.due_at)
