@@ -18,7 +18,6 @@ from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError, short_repr
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheMemory
@@ -545,9 +544,9 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.sql("SELECT max(age) FROM people").fetchall()
             [(46,)]
         """
-        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_database
-        result: SqlResult | Commit = run(self._context, query, parameters, request, Note.of(message, metadata), files)
-        return result
+        from dolmen.sql.text import run_on_database
+
+        return run_on_database(self._context, query, parameters, request, Note.of(message, metadata), files)
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

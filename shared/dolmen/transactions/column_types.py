@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.errors import InputError, PredicateError, SchemaError, short_repr
 from dolmen.format.schema import MAX_DEPTH, Default, DefaultFunction, Field, is_nested, stored_type
 from dolmen.format.types import TYPES, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_input import as_batches
 
 _ELSEWHERE = {
@@ -50,7 +50,7 @@ def columns_and_rows(source: Any) -> tuple[pa.Schema, pa.RecordBatchReader | Non
         return as_batches(frame).schema, None
     pyspark = sys.modules.get("pyspark.sql.types")
     if pyspark and isinstance(source, pyspark.StructType):
-        columns: pa.Schema = optional("dolmen.spark.frame_types", "dolmen[spark]").worker_schema(source)
+        columns: pa.Schema = higher_function("worker_schema")(source)
         return columns, None
     if isinstance(source, Mapping) and source and all(isinstance(each, (str, pa.DataType)) for each in source.values()):
         fields = [

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.manifest import Manifest, TableEntry
@@ -21,7 +22,7 @@ from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql
 from dolmen.rows.scan.conditions import implied_by, read_condition
-from dolmen.rows.scan.engines.dataframes import optional, to_dicts
+from dolmen.rows.scan.engines.dataframes import to_dicts
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.rows_by_key import Lookup
 from dolmen.rows.scan.scan import Scan, sample
@@ -340,8 +341,8 @@ class ReadableTable:
         Raises:
             InputError: PySpark is not installed, or there is no session.
         """
-        engine = optional("dolmen.spark", "dolmen[spark]")
-        frame: DataFrame = engine.to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
+        to_spark = higher_function("to_spark")
+        frame: DataFrame = to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
         return frame
 
     def describe(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, get_args
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
 from dolmen.commit.change import NO_NOTE, About, Metadata, Note, with_full_signatures
 from dolmen.commit.head import Context
@@ -22,7 +23,6 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_database_properties, check_one_order
 from dolmen.format.schema import Schema
 from dolmen.format.sort_order import parse_sort_key, sort_texts
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.column_types import columns_and_rows
 from dolmen.transactions.erase import Subject, forget_subjects
@@ -386,7 +386,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
             ...     tx.sql("SELECT count(*) FROM people").fetchall()
             [(2,)]
         """
-        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_transaction
+        run = higher_function("run_on_transaction")
         result: SqlResult | None = run(self._unit.context, self, query, parameters, request)
         return result
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base import pc
+from dolmen.base.late_imports import optional
 from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.schema import Field, Schema, same_names
@@ -29,7 +30,7 @@ from dolmen.predicate.domains import Domain
 from dolmen.predicate.parse import Parameters, Where, parse
 from dolmen.predicate.text import plain_text
 from dolmen.rows.scan.engines import dataframes
-from dolmen.rows.scan.engines.dataframes import RowSource, optional
+from dolmen.rows.scan.engines.dataframes import RowSource
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.scan.engines.sandbox import join_sandbox
 

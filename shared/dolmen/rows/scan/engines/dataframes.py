@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.base import pc
+from dolmen.base.late_imports import optional
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
@@ -36,14 +36,6 @@ _COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<="
 _BETWEEN: dict[str, tuple[Op, Op]] = {
     "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
 }  # fmt: skip
-
-
-def optional(module: str, package: str) -> Any:
-    """Imports a module, or raises InputError that says which package to install."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InputError(f"this needs {module}: pip install '{package}'") from error
 
 
 def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:

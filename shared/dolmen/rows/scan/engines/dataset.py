@@ -26,6 +26,7 @@ import pyarrow.dataset as ds
 from msgspec import Struct
 
 from dolmen.base import pc
+from dolmen.base.late_imports import optional
 from dolmen.base.records import replace
 from dolmen.errors import Error, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema
@@ -37,7 +38,7 @@ from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.predicate.names import Name, find_column
 from dolmen.predicate.text import quote_name
-from dolmen.rows.scan.engines.dataframes import RowSource, optional
+from dolmen.rows.scan.engines.dataframes import RowSource
 
 if TYPE_CHECKING:
     import duckdb
