@@ -178,10 +178,9 @@ class TreeReader:
         _allow_only(node, "this")
         return bind.is_nan(self._column(node.this, "isnan"))
 
-    def _contains(self, node: exp.Expression) -> Predicate:
+    def _text_match(self, node: exp.Expression) -> Predicate:
         _allow_only(node, "this", "expression")
-        before, after = _AROUND[node.key]
-        return bind.contains(self._column(node.this, node.key), self.constant(node.expression), before, after)
+        return bind.text_match(node.key, self._column(node.this, node.key), self.constant(node.expression))
 
     def _list_contains(self, node: exp.Expression) -> Side:
         _allow_only(node, "this", "expression")
@@ -368,13 +367,12 @@ def _allow_only(node: exp.Expression, *allowed: str) -> None:
         raise refusal(node)
 
 
-_AROUND = {"startswith": ("", "%"), "endswith": ("%", ""), "contains": ("%", "%")}
-"""The patterns before and after the text that a function looks for."""
 _CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
     "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
     "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,
     "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
-    "nullsafeeq": TreeReader._nullsafeeq, "isnan": TreeReader._isnan, **dict.fromkeys(_AROUND, TreeReader._contains),
+    "nullsafeeq": TreeReader._nullsafeeq, "isnan": TreeReader._isnan,
+    **dict.fromkeys(bind.AROUND, TreeReader._text_match),
 }  # fmt: skip
 
 

@@ -288,8 +288,8 @@ class _UserExpressionReader(_ExpressionReader):
                     raise UnsupportedConditionError
                 return bind.compare(_COMPARISONS[op], field, other)
             case {"Function": {"function": {"StringExpr": "StartsWith" | "EndsWith" as name}, "input": [column, text]}}:
-                pattern = text["Literal"]["Scalar"]["String"]
-                return bind.text_match(self._field(column), pattern, at_end=name == "EndsWith")
+                pattern = Value(Domain.TEXT, text["Literal"]["Scalar"]["String"])
+                return bind.text_match(name.lower(), self._field(column), pattern)
         return super().atom(node)
 
     def show(self, node: Any) -> str:

@@ -340,7 +340,8 @@ class _UserFilterReader(_FilterReader):
         pattern = node.options["pattern"].as_py()
         if node.options["ignore_case"].as_py():
             raise UnsupportedConditionError
-        return bind.text_match(self._field(node.arguments[0]), pattern, at_end=node.function == "ends_with")
+        function = node.function.replace("_", "")
+        return bind.text_match(function, self._field(node.arguments[0]), Value(Domain.TEXT, pattern))
 
     def _compare(self, op: Op, left: _Node, right: _Node) -> Predicate:
         if isinstance(left, pa.Scalar) and isinstance(right, _Column):
