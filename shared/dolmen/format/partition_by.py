@@ -12,6 +12,7 @@ from dolmen.base.records import replace
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import Schema
 from dolmen.format.transforms import Transform
+from dolmen.format.types import quote_name
 
 MAX_TERMS, MAX_CLUSTERED = 16, 4
 
@@ -32,7 +33,7 @@ class PartitionTerm(Struct, frozen=True):
     def __str__(self) -> str:
         name = self.column
         if not _PLAIN_NAME.fullmatch(name):
-            name = '"' + name.replace('"', '""') + '"'
+            name = quote_name(name)
         return name if self.transform.name == "identity" else f"{self.transform}({name})"
 
     @property

@@ -14,7 +14,7 @@ from msgspec import Struct
 from dolmen.base.units import count_text
 from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.format.schema import own_names
-from dolmen.predicate.text import quote_name
+from dolmen.format.types import quote_name
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.write.conform import conform_batch, plan_conform
 from dolmen.sql.queries import Queries

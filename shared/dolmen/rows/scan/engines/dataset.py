@@ -30,14 +30,13 @@ from dolmen.base.late_imports import optional
 from dolmen.base.records import replace
 from dolmen.errors import Error, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema
-from dolmen.format.types import to_plain
+from dolmen.format.types import quote_name, to_plain
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.predicate.names import Name, find_column
-from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.engines.dataframes import RowSource
 
 if TYPE_CHECKING:
