@@ -30,11 +30,9 @@ from dolmen.commit.loop import Committed
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads
-from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
-from dolmen.format.entries import DataFile
-from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Segment, TableEffect, TableEntry
+from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, TableEffect, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.load_deletes import ErasedRowsFilter, ErasureMatcher
@@ -402,12 +400,8 @@ class UnitOfWork:
             return  # created by this transaction: no other one can have changed it
         entry = self.base.tables[base_name]
         schema = self.context.segments.whole(entry).schema
-
-        def may_match(file: DataFile | Segment) -> bool:
-            return predicate is None or may_hold_matches(file, predicate, schema)
-
         self._dependencies.append(
-            RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema)
+            RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, predicate, schema=schema)
         )
 
     def depend_on_columns(self, name: str) -> None:
