@@ -245,15 +245,15 @@ class RowGroup:
     first: int  # position of its first row: rows of the file before it, deleted ones included
     rows: int  # number of physical rows
     deleted: int  # number of its rows that the file's vector deletes
-    predicate: Predicate | None  # the scan's predicate; None if every row matches
-    predicates: tuple[Conjunction, ...]  # of ``where`` tombstones; rows for which one is TRUE are hidden
+    where: Predicate | None  # the scan's predicate; None if every row matches
+    hiding_predicates: tuple[Conjunction, ...]  # of ``where`` tombstones; rows for which one is TRUE are hidden
     lookups: tuple[KeysLookup, ...]  # of ``keys`` tombstones
     # indexes of the rows to read, ascending, counted from the start of the row group; None for all rows. If only some
     # are read, ``rows`` is the number of these.
     picked: Rows | None = field(default=None, kw_only=True)
     # ids of columns whose values in the picked rows are known: they are read only for a test
     known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
-    # a mask of the rows that ``predicates`` hide, once they are evaluated
+    # a mask of the rows that ``hiding_predicates`` hide, once they are evaluated
     hidden: Mask | None = field(default=None, kw_only=True)
     test: RowTest | None = field(default=None, kw_only=True)  # evaluates the scan's condition that is no predicate
 
@@ -265,8 +265,8 @@ class RowGroup:
     @cached_property
     def tested_ids(self) -> frozenset[int]:
         """Ids of the columns that decide which rows are there."""
-        ids: set[int] = set(columns(self.predicate)) if self.predicate is not None else set()
-        ids.update(*(predicate.ids for predicate in self.predicates))
+        ids: set[int] = set(columns(self.where)) if self.where is not None else set()
+        ids.update(*(predicate.ids for predicate in self.hiding_predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
         return frozenset(ids if self.test is None else ids.union(field.id for field in self.test.fields))
@@ -292,11 +292,11 @@ class RowGroup:
         Empty where rows are picked: their structs are read as a whole.
         """
         footer = self.file.footer
-        has_tests = self.predicate is not None or self.predicates
+        has_tests = self.where is not None or self.hiding_predicates
         if self.picked is not None or not has_tests or not footer.struct_fields:
             return {}
-        used = frozenset[Column]() if self.predicate is None else all_columns(self.predicate)
-        used = used.union(*(predicate.columns for predicate in self.predicates))
+        used = frozenset[Column]() if self.where is None else all_columns(self.where)
+        used = used.union(*(predicate.columns for predicate in self.hiding_predicates))
         whole = whole.union(*(lookup.columns for lookup in self.lookups))
         whole |= {each.id for each in self.test.fields} if self.test else set()
         found: dict[int, set[int]] = defaultdict(set)
@@ -423,8 +423,8 @@ def row_groups(
             first=first,
             rows=rows,
             deleted=deleted,
-            predicate=predicate if verdict is StatsVerdict.MAYBE else None,
-            predicates=predicates,
+            where=predicate if verdict is StatsVerdict.MAYBE else None,
+            hiding_predicates=predicates,
             lookups=lookups,
         )
 
@@ -440,7 +440,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _exclude(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
     # Predicates that ``PlanReader.read`` has not evaluated together with other row groups' predicates.
-    if group.predicates:
+    if group.hiding_predicates:
         (group,) = add_hidden_masks([group], [columns])
         assert group.hidden is not None
         keep = _exclude(keep, group.hidden)
@@ -458,10 +458,10 @@ def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, 
     alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
     read = list(columns)
     for at, group in enumerate(groups):
-        if group.predicates and group.hidden is None:
-            ids = sorted(frozenset[int]().union(*(predicate.term_ids for predicate in group.predicates)))
+        if group.hiding_predicates and group.hidden is None:
+            ids = sorted(frozenset[int]().union(*(predicate.term_ids for predicate in group.hiding_predicates)))
             if not columns[at].keys() >= set(ids):  # structs of the same type may have other ids inside
-                predicates = (each.predicate for each in group.predicates)
+                predicates = (each.predicate for each in group.hiding_predicates)
                 read[at] = with_fields(columns[at], chain.from_iterable(map(all_columns, predicates)))
             known = group.file.footer.columns.keys() | group.file.footer.constants.keys()
             lacking = tuple(id_ for id_ in ids if id_ not in known)
@@ -499,13 +499,13 @@ def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conju
 
     A predicate applies to the row groups that have it: their files are older than its delete.
     """
-    first = groups[0].predicates
-    if all(group.predicates == first for group in groups):
+    first = groups[0].hiding_predicates
+    if all(group.hiding_predicates == first for group in groups):
         yield from ((predicate, None) for predicate in first)
         return
     members: dict[Conjunction, list[int]] = defaultdict(list)
     for at, group in enumerate(groups):
-        for predicate in group.predicates:
+        for predicate in group.hiding_predicates:
             members[predicate].append(at)
     for predicate, indexes in members.items():
         applies = np.zeros(len(groups), np.bool_)
@@ -524,9 +524,9 @@ def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
 def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
     keep = live_mask(group, columns)
-    if group.predicate is not None:
+    if group.where is not None:
         # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
-        matching = to_mask(matches(group.predicate, columns, group.rows))
+        matching = to_mask(matches(group.where, columns, group.rows))
         keep = matching if keep is None else keep & matching
     if group.test is not None:
         keep = group.test.narrow(keep, [column_of(group, each, columns) for each in group.test.fields])
