@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from dolmen.base.records import replace
+from dolmen.base.records import FactSheet, replace
 from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
@@ -49,7 +49,6 @@ from dolmen.iceberg.publication_directory import (
     published_tables,
     unpin_versions,
 )
-from dolmen.rows.scan.plan import FactSheet
 
 MOST_SNAPSHOTS = 100  # the most snapshots of a publication; the oldest are dropped
 

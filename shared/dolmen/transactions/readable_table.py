@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.late_imports import higher_function
+from dolmen.base.records import html_table
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.manifest import Manifest, TableEntry
@@ -452,11 +453,8 @@ class ReadableTable:
         return f"<{type(self).__name__} {self.name}: {properties}>\n{columns}"
 
     def _repr_html_(self) -> str:
-        def table(pairs: Iterable[tuple[str, str]]) -> str:
-            rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
-            return f"<table>{rows}</table>"
-
-        return f"<b>{escape(self.name)}</b>{table(self._headline())}{table(self.describe()['columns'].items())}"
+        columns = self.describe()["columns"].items()
+        return f"<b>{escape(self.name)}</b>{html_table(self._headline())}{html_table(columns)}"
 
 
 def _index_properties(entry: TableEntry, rows: int) -> dict[str, int]:

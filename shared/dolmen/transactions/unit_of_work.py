@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from dolmen.base import arguments
-from dolmen.base.records import replace
+from dolmen.base.records import html_table, replace
 from dolmen.base.units import count_text, utc
 from dolmen.commit.change import (
     NO_NOTE,
@@ -171,10 +171,7 @@ class Commit(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         head = f"<b>version {self.version}</b> {escape(self.operation)} {self.created_at:%Y-%m-%d %H:%M:%S}Z"
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self._properties()
-        )
-        return f"<div>{head}<table>{rows}</table></div>"
+        return f"<div>{head}{html_table(self._properties())}</div>"
 
 
 def must_leave_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
