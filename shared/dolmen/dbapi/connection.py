@@ -13,10 +13,11 @@ from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base import arguments
 from dolmen.dbapi import standard
-from dolmen.dbapi.placeholders import ROWS, ManyRows, with_dollars
+from dolmen.dbapi.placeholders import ManyRows, with_dollars
 from dolmen.dbapi.standard import InterfaceError, ProgrammingError, raising_database_errors
 from dolmen.format.manifest import Counts
 from dolmen.rows.scan.engines.sql import SqlResult
+from dolmen.sql.row_calls import ROWS
 from dolmen.sql.text import run_on_transaction
 from dolmen.transactions.transaction import Transaction, unit_of
 

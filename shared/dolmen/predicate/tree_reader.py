@@ -347,18 +347,27 @@ def _cast_target(node: exp.Expression) -> pa.DataType:
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
     if name == "DECIMAL":
-        sizes = [int(param.name) if _SIZE.fullmatch(param.name) else -1 for param in target.expressions] or [18, 3]
-        precision, scale = (*sizes, 0)[:2]
-        if len(sizes) > 2 or not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
-            raise PredicateError(
-                f"DECIMAL takes a precision of 1 to {MAX_DIGITS} digits, and a scale of at most the precision"
-            )
-        return pa.decimal128(precision, scale)
+        decimal = decimal_type(target)
+        if decimal is None:
+            raise PredicateError(f"DECIMAL takes {DECIMAL_LIMITS}")
+        return decimal
     if name not in _CASTS or target.expressions:
         raise PredicateError(
             f"cannot cast to {target.sql('duckdb')}; there are: {', '.join(_CASTS)}, DECIMAL(p, s)", is_mistake=False
         )
     return _CASTS[name]
+
+
+DECIMAL_LIMITS = f"a precision of 1 to {MAX_DIGITS} digits, and a scale of at most the precision"
+
+
+def decimal_type(kind: exp.Expression) -> pa.DataType | None:
+    """The type of a DECIMAL in sqlglot's tree; None beyond the limits."""
+    sizes = [int(size.name) if _SIZE.fullmatch(size.name) else -1 for size in kind.expressions]
+    precision, scale = (*sizes, 0)[:2] if sizes else (18, 3)  # DuckDB's default
+    if len(sizes) > 2 or not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
+        return None
+    return pa.decimal128(precision, scale)
 
 
 def _allow_only(node: exp.Expression, *allowed: str) -> None:

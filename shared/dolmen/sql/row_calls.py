@@ -55,7 +55,7 @@ from dolmen.transactions.transaction_table import TransactionTable
 
 FILE, ROW, VALUE = "__dolmen_file", "__dolmen_row", "__dolmen_value_"
 """Columns of queries that find rows with their positions."""
-ROWS = "dolmen_rows"  # the relation of the rows that a statement has changed, or will change
+ROWS = "dolmen_rows"  # the relation of the rows that a statement has changed, or will change, as in ``executemany``
 _MOST_VALUES = 1_000  # values of VALUES that one query computes
 _UNKNOWN = Literals(only_literals=False, only_literal_texts=False, has_null=True)
 
