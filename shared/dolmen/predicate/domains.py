@@ -258,7 +258,12 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
         if domains[0] not in PARTS[function]:
             raise PredicateError(f"{function} is for {' and '.join(d.value for d in PARTS[function])}, not {types[0]}")
         return pa.int64()
-    domain = join(*domains)
+    return _number_type(function, types)
+
+
+def _number_type(function: Function, types: Sequence[pa.DataType]) -> pa.DataType:
+    """The type of a number that is computed: exact numbers get the digits that every result needs."""
+    domain = join(*map(domain_of, types))
     if domain is None or not domain.is_number:
         if function == "abs":
             raise PredicateError(f"abs is for numbers, not for {types[0]}")
