@@ -30,9 +30,8 @@ from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark.frame_types import quote, spark_type, worker_schema
-from dolmen.spark.sql.catalog_changes import change_table, cluster_by, default_value
-from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
-from dolmen.spark.sql.jvm_objects import (
+from dolmen.spark.sql.catalog.catalog_changes import change_table, cluster_by, default_value
+from dolmen.spark.sql.catalog.jvm_objects import (
     JavaObjectMethods,
     array,
     called_by_spark,
@@ -42,7 +41,8 @@ from dolmen.spark.sql.jvm_objects import (
     python_object,
     v2_columns,
 )
-from dolmen.spark.sql.table_relations import CONNECTOR, TableMethods, TableRelation, ensure_rule
+from dolmen.spark.sql.catalog.table_relations import CONNECTOR, TableMethods, TableRelation, ensure_rule
+from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
 from dolmen.spark.tasks import Py4JJavaError
 from dolmen.spark.write.from_frame import UnchangedSince, append, overwrite, write_frame
 from dolmen.spark.write.write_tasks import DigestMode
