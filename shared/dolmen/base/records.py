@@ -1,4 +1,4 @@
-"""What dataclasses and Structs, which import faster, have in common: ``replace``, and how they are shown."""
+"""``replace`` and ``field_names`` for records: dataclasses, and Structs, which import faster. Fact sheets show them."""
 
 from __future__ import annotations
 
