@@ -39,9 +39,9 @@ from dolmen.format.transforms import Transform
 from dolmen.format.types import Plain, short_type, to_json, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.predicate.ast import from_builtins
+from dolmen.rows.scan.bloom_probes import filters_range
 from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
 from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.scan.row_groups import filters_range
 from dolmen.rows.write.conform import first_invalid
 from dolmen.rows.write.row_order import KeyArray, term_keys
 
