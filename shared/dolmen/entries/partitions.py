@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import InputError, SchemaError, short_repr
+from dolmen.format.column_terms import PartitionTerm, partition_terms
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.partition_by import PartitionTerm, partition_terms
 from dolmen.format.schema import Field, Schema
 from dolmen.format.transforms import Transform
 from dolmen.format.types import Json, Plain, from_json, to_json

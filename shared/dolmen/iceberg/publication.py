@@ -22,9 +22,9 @@ from dolmen.commit.statements.row_changes import without_index
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, CorruptionError, Error, SchemaError, VersionExpiredError
+from dolmen.format.column_terms import partition_terms
 from dolmen.format.layout import file_label
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.file_groups import FileGroup, FileGroups
 from dolmen.iceberg.glue import GlueCatalog

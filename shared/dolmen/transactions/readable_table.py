@@ -14,11 +14,10 @@ from dolmen.base.late_imports import higher_function
 from dolmen.base.records import html_table
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.format.column_terms import partition_terms, sort_texts
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, DefaultFunction, Schema
-from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql

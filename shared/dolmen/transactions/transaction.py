@@ -17,12 +17,12 @@ from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import ConflictError, Error, InputError, TableExistsError, VersionExpiredError, short_repr
+from dolmen.format.column_terms import parse_sort_key, sort_texts
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_database_properties, check_one_order
 from dolmen.format.schema import Schema
-from dolmen.format.sort_order import parse_sort_key, sort_texts
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.column_types import columns_and_rows
 from dolmen.transactions.erase import Subject, forget_subjects

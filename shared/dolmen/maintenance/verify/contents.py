@@ -19,6 +19,7 @@ from dolmen.entries.partitions import recorded_values
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widen, widening_problem
+from dolmen.format.column_terms import SortTerm
 from dolmen.format.del_object import (
     BlobInfo,
     Keys,
@@ -34,7 +35,6 @@ from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombsto
 from dolmen.format.layout import file_label
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
-from dolmen.format.sort_order import SortTerm
 from dolmen.format.transforms import Transform
 from dolmen.format.types import Plain, short_type, to_json, to_plain
 from dolmen.maintenance.verify.findings import FindingLog

@@ -24,9 +24,8 @@ from dolmen.api.table import Table
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import InputError, TableNotFoundError
-from dolmen.format.partition_by import PartitionTerm, partition_terms
+from dolmen.format.column_terms import PartitionTerm, partition_terms, sort_texts
 from dolmen.format.schema import Field, constant
-from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark.frame_types import quote, spark_type, worker_schema
