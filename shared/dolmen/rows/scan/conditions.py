@@ -29,7 +29,7 @@ from dolmen.predicate.constants import LISTS, from_python
 from dolmen.predicate.domains import Domain
 from dolmen.predicate.parse import Parameters, Where, parse
 from dolmen.predicate.text import plain_text, typed_literal
-from dolmen.rows.scan.engines import dataframes
+from dolmen.rows.scan.engines import polars_expressions
 from dolmen.rows.scan.engines.dataframes import RowSource
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.scan.engines.sandbox import join_sandbox
@@ -77,12 +77,12 @@ def join_conditions(conditions: Sequence[Condition]) -> Condition:
 def read_predicate(where: Where, schema: Schema, *, now_us: int) -> Predicate:
     """The predicate of a text, a mapping, or an expression of pyarrow or Polars. See ``parse``."""
     if isinstance(where, pc.Expression):
-        from dolmen.rows.scan.engines.dataset import read_expression  # imports pyarrow.dataset
+        from dolmen.rows.scan.engines.arrow_expressions import read_expression  # imports ctypes
 
         return read_expression(where, schema)
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(where, polars.Expr):
-        return dataframes.read_expression(where, schema)
+        return polars_expressions.read_expression(where, schema)
     return parse(where, schema, now_us=now_us)
 
 
