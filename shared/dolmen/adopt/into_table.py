@@ -69,7 +69,7 @@ def adopt_into(
     arguments.one_of("new_columns", new_columns, get_args(NewColumns))
     adopter = _IntoTable(context, name, sources, new_columns, request, progress, arguments.flag("again", again), hive)
     if dry_run:
-        return adopter.add_to(Transaction(context, "adopt", note=note, newest=True))
+        return adopter.add_to(Transaction(UnitOfWork(context, "adopt", note=note, newest=True)))
     adoption, commit = replay(context, adopter.add_to, "adopt", note=note)
     return replace(adoption, commit=commit)
 

@@ -241,7 +241,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             return adopt_into(self._context, name, source, *common, again=again, hive=hive, dry_run=dry_run)
         if again or new_columns != "refuse":
             raise InputError("new_columns and again are for files that are added to a table: give into=True")
-        transaction = Transaction(self._context, "adopt", note=Note.of(message, metadata))
+        transaction = Transaction(UnitOfWork(self._context, "adopt", note=Note.of(message, metadata)))
         settings = primary_key, sort_key, properties
         return adopt(transaction, name, source, *settings, request, progress, hive=hive, dry_run=dry_run)
 
@@ -484,7 +484,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> tx.result.version
             3
         """
-        return Transaction(self._context, operation, note=Note.of(message, metadata), newest=True)
+        return Transaction(UnitOfWork(self._context, operation, note=Note.of(message, metadata), newest=True))
 
     def run(
         self, function: Callable[[Transaction], T], *, message: str | None = None, metadata: Metadata | None = None

@@ -20,7 +20,7 @@ from dolmen.errors import ConflictError, Error, InputError, TableExistsError, Ve
 from dolmen.format.column_terms import parse_sort_key, sort_texts
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_database_properties, check_one_order
 from dolmen.format.schema import Schema
 from dolmen.rows.write.data_file import check_storable
@@ -326,16 +326,8 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
     of a ``with`` block commits; then ``result`` is the commit.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        operation: str = "transaction",
-        *,
-        note: Note = NO_NOTE,
-        base: Manifest | None = None,
-        newest: bool = False,
-    ) -> None:
-        self._unit = UnitOfWork(context, operation, note=note, base=base, newest=newest)
+    def __init__(self, unit: UnitOfWork) -> None:
+        self._unit = unit
         self._result: Commit | None = None
 
     def table(self, name: str) -> TransactionTable:
@@ -517,7 +509,7 @@ def replay(
     conflicts: tuple[type[Error], ...] = (ConflictError, *also)
     conflict: Error
     for _ in attempts(context.runtime, policy):
-        transaction = Transaction(context, operation, note=note, newest=True)
+        transaction = Transaction(UnitOfWork(context, operation, note=note, newest=True))
         try:
             value = function(transaction)
         except VersionExpiredError as error:

@@ -413,7 +413,7 @@ def _commit(
     refresh: bool = True,
 ) -> Commit:
     """Commits one statement, on the newest version, or (``refresh=False``) on the newest that the table has seen."""
-    transaction = Transaction(context_of(table), operation)
+    transaction = Transaction(UnitOfWork(context_of(table), operation))
     unit = unit_of(transaction)
     if refresh:
         unit.refresh()

@@ -48,6 +48,7 @@ from dolmen.spark.write.write_tasks import DigestMode
 from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Exist, Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -288,7 +289,7 @@ class _NewTable(TableMethods):
         """Nothing is to be undone: nothing was committed."""
 
     def _commit(self, frame: DataFrame | None) -> None:
-        transaction = Transaction(context_of(self._catalog.database), "create_table", newest=True)
+        transaction = Transaction(UnitOfWork(context_of(self._catalog.database), "create_table", newest=True))
         unit = unit_of(transaction)
         if frame is not None and self._table in unit.tables:  # it may read the table that it replaces
             UnchangedSince(None, force=False).add_to(transaction, self._table, frame)
