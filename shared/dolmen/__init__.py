@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from dolmen.base.late_imports import HIGHER_FUNCTIONS
+
 if TYPE_CHECKING:
     from dolmen.api.database import Database, open, verify
     from dolmen.api.table import Table
@@ -54,6 +56,14 @@ _MODULES = {
     "open": "dolmen.api.database",
     "verify": "dolmen.api.database",
 }
+
+HIGHER_FUNCTIONS.update(
+    run_copy=("dolmen.ingest.copy_statement", "dolmen"),
+    run_on_snapshot=("dolmen.sql.text", "dolmen[sql]"),
+    run_on_transaction=("dolmen.sql.text", "dolmen[sql]"),
+    to_spark=("dolmen.spark", "dolmen[spark]"),
+    worker_schema=("dolmen.spark.frame_types", "dolmen[spark]"),
+)
 
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of this module

@@ -12,6 +12,7 @@ from dolmen import Database, Transaction
 from dolmen.commit.loop import Committed, Leader, Member
 from dolmen.errors import DuplicateKeyError, Error
 from dolmen.transactions.transaction import unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 
@@ -30,7 +31,7 @@ def wait(transaction: Transaction) -> Member:
 
 
 def insert(db: Database, *ids: int, who: str) -> Member:
-    transaction = Transaction(db._context, "insert")
+    transaction = Transaction(UnitOfWork(db._context, "insert"))
     transaction.table("t").insert([{"id": id_, "who": who} for id_ in ids])
     return wait(transaction)
 
@@ -61,9 +62,9 @@ def test_of_inserts_that_wait_together_one_has_each_key(keyed: Database) -> None
 
 
 def test_an_insert_sees_what_is_deleted_and_appended_beside_it(keyed: Database) -> None:
-    deletes = Transaction(keyed._context, "delete")
+    deletes = Transaction(UnitOfWork(keyed._context, "delete"))
     deletes.table("t").delete({"id": 0})
-    appends = Transaction(keyed._context, "append")
+    appends = Transaction(UnitOfWork(keyed._context, "append"))
     appends.table("t").append([{"id": 1, "who": "appended"}])
     members = [wait(deletes), wait(appends)]
     outcomes = commit_together(keyed, *members, insert(keyed, 1, who="late"))

@@ -21,6 +21,7 @@ from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnav
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 from support.commit_world import (
     Behaviour,
     Perform,
@@ -259,7 +260,7 @@ def test_a_lost_race_uploads_the_file_once(bucket: MemoryBucket) -> None:
 
 def waiting(db: Database, *ids_: int) -> Member:
     """An append that holds its file, before it joins others."""
-    transaction = Transaction(context_of(db), "append")
+    transaction = Transaction(UnitOfWork(context_of(db), "append"))
     unit_of(transaction).uploads.files.buffer_small_files()
     transaction.table("t").append(rows(*ids_))
     assert unit_of(transaction).uploads.files
@@ -273,7 +274,7 @@ def member(transaction: Transaction) -> Member:
 
 
 def inserting(db: Database, *ids_: int) -> Member:
-    transaction = Transaction(context_of(db), "insert")
+    transaction = Transaction(UnitOfWork(context_of(db), "insert"))
     transaction.table("t").insert(rows(*ids_))
     return member(transaction)
 

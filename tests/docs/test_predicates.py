@@ -17,7 +17,8 @@ import sqlglot
 import dolmen
 from dolmen.commit.uploads import MAX_REQUEST_BYTES
 from dolmen.format.schema import Schema
-from dolmen.predicate import ast, constants, sql_parser
+from dolmen.predicate import ast, constants
+from dolmen.predicate import parse as parsing
 from dolmen.predicate.ast import Call, Predicate, children, terms_of
 from dolmen.predicate.domains import NAMES, Function
 from dolmen.predicate.evaluate import evaluate
@@ -34,12 +35,12 @@ def test_the_limits_are_those_of_the_code() -> None:
     table = PAGE.partition("<!-- limits -->")[2].partition("\n\n##")[0]
     numbers = [int(number.replace(",", "")) for number in re.findall(r"\| ([\d,]+) \|$", table, re.MULTILINE)]
     assert numbers == [
-        sql_parser.MAX_TEXT,
-        sql_parser.MAX_TOKENS,
-        sql_parser.MAX_WORDS,
-        sql_parser.MAX_OPERATORS,
-        sql_parser.MAX_NESTING,
-        sql_parser.MAX_PREFIXES,
+        parsing.MAX_TEXT,
+        parsing.MAX_TOKENS,
+        parsing.MAX_WORDS,
+        parsing.MAX_OPERATORS,
+        parsing.MAX_NESTING,
+        parsing.MAX_PREFIXES,
         ast.MAX_CONDITIONS,
         ast.MAX_MEMBERS,
         ast.MAX_PATTERN,

@@ -16,7 +16,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.api.table import Table
-from dolmen.format.partition_by import parse_partition_by
+from dolmen.format.column_terms import parse_partition_by
 from dolmen.format.schema import Schema
 from dolmen.iceberg.partition_specs import PartitionSpecs, Spec, SpecField
 from dolmen.iceberg.publication import IcebergPublication

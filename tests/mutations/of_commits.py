@@ -259,7 +259,7 @@ COMMITS: tuple[Mutation, ...] = (
         "rows that were added to the read tables are ignored in segments",
         "appended rows are those of files, inline or spilled, with a greater row_ts than the base",
         "commit/change.py",
-        "        if files or any(self.may_match(segment) for segment in spilled):\n",
+        "        if files or any(self._may_hold(segment) for segment in spilled):\n",
         "        if files:\n",
     ),
     mutation(

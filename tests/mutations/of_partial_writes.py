@@ -30,7 +30,7 @@ PARTIAL_WRITES: tuple[Mutation, ...] = (
         "a part is overwritten by additional rows",
         "the rows of the part go in the commit that adds the new ones",
         "transactions/row_statements.py",
-        "            return [replace(self.delete_rows(predicate, None), files=files, is_overwrite=True)]\n",
+        "            return [self.replace_matching(predicate, files)]\n",
         "            return [replace(self._write_statement(()), files=files, is_overwrite=True)]\n",
     ),
     mutation(

@@ -14,8 +14,7 @@ import pytest
 from dolmen.errors import Error, PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import Predicate
-from dolmen.predicate.parse import parse
-from dolmen.predicate.sql_parser import _parse, parse_shape
+from dolmen.predicate.parse import _parse_template, parse, parse_shape
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "20262"))
 
@@ -50,7 +49,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that sqlglot has parsed from here on."""
     from sqlglot.parser import Parser
 
-    _parse.cache_clear()
+    _parse_template.cache_clear()
     texts: list[str] = []
     original = Parser.parse_into
 
@@ -175,7 +174,7 @@ def test_an_error_tells_the_position_in_its_own_text() -> None:
 
 @pytest.mark.slow
 def test_threads_share_shapes() -> None:
-    _parse.cache_clear()
+    _parse_template.cache_clear()
     wrong: list[str] = []
 
     def work(thread: int) -> None:

@@ -11,6 +11,8 @@ from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
+from dolmen.base.late_imports import HIGHER_FUNCTIONS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,6 +31,21 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" -> ".join(reversed(error.args[1]))) from None
+
+
+def test_only_the_top_of_the_package_names_its_modules_in_strings() -> None:
+    """An import by a string is one that no contract sees; ``base.late_imports`` says what is done instead."""
+    graph, package = import_graph(ROOT / "shared"), ROOT / "shared" / "dolmen"
+    found = {
+        (path.relative_to(package).as_posix(), node.value)
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in graph and node.value != "dolmen"
+    }
+    assert {path for path, _ in found} == {"__init__.py"}
+    above = {module for module, _ in HIGHER_FUNCTIONS.values()}
+    assert above < {module for _, module in found}
+    assert above == {"dolmen.ingest.copy_statement", "dolmen.sql.text", "dolmen.spark", "dolmen.spark.frame_types"}
 
 
 @cache

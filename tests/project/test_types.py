@@ -19,7 +19,7 @@ MAPPINGS = {
     "dolmen.format.types:FROM_JSON": "plain",
     "dolmen.predicate.domains:Domain": "domain",
     "dolmen.rows.scan.key_codes:WORDS": "codes",
-    "dolmen.rows.scan.engines.dataframes:LITERALS": "polars",
+    "dolmen.rows.scan.engines.polars_expressions:LITERALS": "polars",
     "dolmen.ingest.formats.cells:PARSERS": "text",
     "dolmen.ingest.formats.export:WRITERS": "text",
     "dolmen.ingest.formats.export:JSON_WRITERS": "json",

@@ -165,7 +165,7 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
     rng = random.Random(SEED)
     matched = 0
     tombstones = [random_tombstone(rng, kinds, ts) for ts in range(1, 600)]
-    every = KeysTombstones.each(tombstones, {})
+    every = KeysTombstones.grouped(tombstones, {})
     assert sorted(np.concatenate([ranges.indexes for ranges in every]).tolist()) == list(range(len(tombstones)))
     for _ in range(40 * ROUNDS):
         rows, through = rng.choice([0, 1, 9]), rng.choice([0, 0, 300, 598, 599])
@@ -185,7 +185,7 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
 
 
 def test_integers_are_compared_exactly_with_bounds_of_any_size_and_kind() -> None:
-    (ranges,) = KeysTombstones.each(
+    (ranges,) = KeysTombstones.grouped(
         [
             KeysTombstone((1,), ("int64",), 1, ((n, n),), Blob("tombstone/t/x.del", 4, 1, 1), ts=1)
             for n in (-(2**63), 0, 5, 2**63 - 1)

@@ -25,6 +25,7 @@ from dolmen.format.entries import Blob, DataFile, WhereTombstone
 from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
+from dolmen.predicate.ast import FALSE
 from dolmen.store.base import Object, PreconditionFailed, PutOutcome, Stored, Unknown
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
@@ -275,7 +276,8 @@ def delete_positions(entry: TableEntry, positions: dict[str, Sequence[int]]) -> 
 
 def dependency(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> RowsDependency:
     """Makes a read of the whole table in the version ``manifest``."""
-    return RowsDependency("t", entry.uuid, entry.epoch, manifest.commit_ts, lambda _: may_match)
+    where = None if may_match else FALSE
+    return RowsDependency("t", entry.uuid, entry.epoch, manifest.commit_ts, where, schema=entry.schema)
 
 
 def paths(entry: TableEntry) -> list[str]:

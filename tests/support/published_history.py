@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 import dolmen
 from dolmen.errors import SchemaError
-from dolmen.format.partition_by import check_partition_columns, parse_partition_by
+from dolmen.format.column_terms import check_partition_columns, parse_partition_by
 from dolmen.format.schema import Schema
 from dolmen.iceberg.publication import IcebergPublication
 from support import spark_iceberg

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.base.runtime import Runtime
+from dolmen.format.column_terms import parse_sort_key
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.format.sort_order import parse_sort_key
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.runs import WriteOptions

@@ -16,9 +16,9 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.column_terms import SortTerm, parse_sort_key, sort_terms, sort_texts
 from dolmen.format.entries import Bounds
 from dolmen.format.schema import Schema
-from dolmen.format.sort_order import SortTerm, parse_sort_key, sort_terms, sort_texts
 from dolmen.format.types import to_plain
 from dolmen.maintenance.compact.rewrite import Sorter
 from dolmen.rows.write.row_order import RowOrder

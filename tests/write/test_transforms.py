@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.partition_by import check_partition_columns, parse_partition_by, partition_text
+from dolmen.format.column_terms import check_partition_columns, parse_partition_by, partition_text
 from dolmen.format.schema import Schema
 from dolmen.format.transforms import Transform
 from dolmen.format.types import Plain, to_plain

@@ -31,9 +31,9 @@ from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
+from dolmen.format.column_terms import PartitionTerm, parse_partition_by, partition_text
 from dolmen.format.entries import ConstantColumn
 from dolmen.format.layout import ColumnsBy, build_decoders
-from dolmen.format.partition_by import PartitionTerm, parse_partition_by, partition_text
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, to_json, type_of
 from dolmen.iceberg.manifests import DATA, EQUALITY_DELETES

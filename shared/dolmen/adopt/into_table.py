@@ -35,12 +35,12 @@ from dolmen.commit.statements.catalog import AdoptFiles, AlterTable
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.column_history import widening_problem
+from dolmen.format.column_terms import sort_ids
 from dolmen.format.evolution import AddColumn
 from dolmen.format.layout import AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.schema import Field, MappedColumn, Schema, child_fields, field_id, own_names
-from dolmen.format.sort_order import sort_ids
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.transactions.row_arguments import NewColumns
 from dolmen.transactions.transaction import Transaction, replay, unit_of
@@ -69,7 +69,7 @@ def adopt_into(
     arguments.one_of("new_columns", new_columns, get_args(NewColumns))
     adopter = _IntoTable(context, name, sources, new_columns, request, progress, arguments.flag("again", again), hive)
     if dry_run:
-        return adopter.add_to(Transaction(context, "adopt", note=note, newest=True))
+        return adopter.add_to(Transaction(UnitOfWork(context, "adopt", note=note, newest=True)))
     adoption, commit = replay(context, adopter.add_to, "adopt", note=note)
     return replace(adoption, commit=commit)
 

@@ -18,7 +18,6 @@ from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError, short_repr
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheMemory
@@ -242,7 +241,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             return adopt_into(self._context, name, source, *common, again=again, hive=hive, dry_run=dry_run)
         if again or new_columns != "refuse":
             raise InputError("new_columns and again are for files that are added to a table: give into=True")
-        transaction = Transaction(self._context, "adopt", note=Note.of(message, metadata))
+        transaction = Transaction(UnitOfWork(self._context, "adopt", note=Note.of(message, metadata)))
         settings = primary_key, sort_key, properties
         return adopt(transaction, name, source, *settings, request, progress, hive=hive, dry_run=dry_run)
 
@@ -485,7 +484,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> tx.result.version
             3
         """
-        return Transaction(self._context, operation, note=Note.of(message, metadata), newest=True)
+        return Transaction(UnitOfWork(self._context, operation, note=Note.of(message, metadata), newest=True))
 
     def run(
         self, function: Callable[[Transaction], T], *, message: str | None = None, metadata: Metadata | None = None
@@ -545,9 +544,9 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.sql("SELECT max(age) FROM people").fetchall()
             [(46,)]
         """
-        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_database
-        result: SqlResult | Commit = run(self._context, query, parameters, request, Note.of(message, metadata), files)
-        return result
+        from dolmen.sql.text import run_on_database
+
+        return run_on_database(self._context, query, parameters, request, Note.of(message, metadata), files)
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

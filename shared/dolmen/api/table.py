@@ -35,6 +35,7 @@ from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_input import is_repeatable
 from dolmen.transactions.row_arguments import NewColumns
 from dolmen.transactions.row_statements import TableChange
+from dolmen.transactions.schema_verbs import How
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs, drop_table
@@ -99,23 +100,17 @@ class Table(TableVerbs[Commit, ErasureResult]):
         return cached.manifest if cached else self._snapshot()
 
     def _apply(
-        self,
-        operation: str,
-        statement: Callable[[TableChange], None],
-        about: About,
-        *,
-        data: Any = None,
-        may_delay_files: bool = False,
-        reads_rows: bool = False,
-        needs_newest: bool = False,
+        self, operation: str, statement: Callable[[TableChange], None], about: About, data: Any = None, how: How = ""
     ) -> Commit:
         note, request = read_about(**about)
-        if needs_newest:
+        if how == "needs_newest":
             unit = UnitOfWork(self._context, operation, note=note, newest=True)
             statement(TableChange(unit, self.name, request, unit.look_up(self.name)))
             return unit.commit()
         autocommit = _Autocommit(self._context, self.name, operation, statement, note, request, data)
-        return autocommit.replay() if reads_rows else autocommit.run(may_delay_files=may_delay_files)
+        if how == "reads_rows":
+            return autocommit.replay()
+        return autocommit.run(may_delay_files=how == "may_delay_files")
 
     def _erasure_result(self, id_: str, done: Commit) -> ErasureResult:
         return ErasureResult.of(id_, done, self._context)

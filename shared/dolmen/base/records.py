@@ -1,8 +1,9 @@
-"""``replace`` and ``field_names`` for records of both kinds: dataclasses, and Structs, which import faster."""
+"""``replace`` and ``field_names`` for records: dataclasses, and Structs, which import faster. Fact sheets show them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
@@ -25,3 +26,27 @@ def repr_without(record: Struct, *names: str) -> str:
     """The ``repr`` of a record without some of its fields."""
     shown = (f"{name}={getattr(record, name)!r}" for name in record.__struct_fields__ if name not in names)
     return f"{type(record).__name__}({', '.join(shown)})"
+
+
+class FactSheet:
+    """A result that is shown as text, one fact a line, and in notebooks as a table."""
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The facts, as pairs of name and value."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        facts = self.facts()
+        width = max(len(name) for name, _ in facts)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+
+    def _repr_html_(self) -> str:
+        return html_table(self.facts())
+
+
+def html_table(facts: Iterable[tuple[str, str]]) -> str:
+    """The HTML of a table of names and values."""
+    from html import escape
+
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    return f"<table>{rows}</table>"

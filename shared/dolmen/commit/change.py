@@ -24,11 +24,13 @@ from dolmen.base.records import replace
 from dolmen.commit.draft import ColumnsChangedError, Draft, Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.erasures_in_force import reaches
+from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import AppliedIdError, ConflictError, InputError, StaleWriterError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Counts, Manifest, Segment, TableEffect
 from dolmen.format.schema import Schema, is_nested
+from dolmen.predicate.ast import Predicate
 
 
 class PreparableStatement(Statement, Protocol):
@@ -51,8 +53,7 @@ class RowsDependency(Struct, frozen=True):
     # epoch, base_ts: the table's epoch, and ``commit_ts``, in the version that was read
     epoch: int
     base_ts: int
-    # whether a data file, or any file of a segment, may hold rows that were read (by statistics)
-    may_match: Callable[[DataFile | Segment], bool]
+    where: Predicate | None = None  # the rows that were read, by the columns of ``schema``; None = all
     advice: str = "repeat the transaction"  # what the user can do about a conflict; the end of the error's message
     schema: Schema | None = None  # the table's columns in that version; None if they may change
 
@@ -71,10 +72,14 @@ class RowsDependency(Struct, frozen=True):
             raise ConflictError(prefix + f"or one before it widened a column; {self.advice}")
         if self.schema is not None and _ids_and_names(self.schema) != _ids_and_names(entry.schema):
             raise ConflictError(prefix + f"or one before it added, dropped, renamed or moved a column; {self.advice}")
-        files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
+        files = any(file.greatest_row_ts > self.base_ts and self._may_hold(file) for file in entry.files)
         spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
-        if files or any(self.may_match(segment) for segment in spilled):
+        if files or any(self._may_hold(segment) for segment in spilled):
             raise ConflictError(prefix + f"or one before it added rows that may match; {self.advice}")
+
+    def _may_hold(self, file: DataFile | Segment) -> bool:
+        """Whether a data file, or any file of a segment, may hold rows that were read, by its statistics."""
+        return self.where is None or self.schema is None or may_hold_matches(file, self.where, self.schema)
 
 
 def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:

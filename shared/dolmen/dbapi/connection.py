@@ -13,11 +13,12 @@ from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base import arguments
 from dolmen.dbapi import standard
-from dolmen.dbapi.placeholders import ROWS, ManyRows, with_dollars
+from dolmen.dbapi.placeholders import ManyRows, with_dollars
 from dolmen.dbapi.standard import InterfaceError, ProgrammingError, raising_database_errors
 from dolmen.format.manifest import Counts
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sql import SqlResult
+from dolmen.sql.row_calls import ROWS
+from dolmen.sql.text import run_on_transaction
 from dolmen.transactions.transaction import Transaction, unit_of
 
 Row: TypeAlias = tuple[Any, ...]
@@ -227,9 +228,10 @@ class SqlCursor:
     def _run(self, transaction: Transaction, text: str, parameters: Any, rows: pa.Table | None = None) -> None:
         """Adds statements to a transaction, or runs a query in it."""
         unit = unit_of(transaction)
-        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_transaction
         old, operations = unit.counts, len(unit.operations)
-        result = run(unit.context, transaction, text, parameters, None, None if rows is None else {ROWS: rows})
+        result = run_on_transaction(
+            unit.context, transaction, text, parameters, None, None if rows is None else {ROWS: rows}
+        )
         if unit.operations[operations:]:
             new = unit.counts
             names = Counts.__struct_fields__

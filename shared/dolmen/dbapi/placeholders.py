@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from dolmen.errors import RowError, short_repr
 from dolmen.format.schema import is_nested
+from dolmen.sql.row_calls import ROWS
 from dolmen.sql.statements import DEFAULT, read_change, split
 from dolmen.sql.tokens import DUCKDB, SqlReader, Token, replace_spans, tokenize
-
-ROWS = "dolmen_rows"  # the name of the rows of ``executemany`` in the statement that inserts them
 
 
 def with_dollars(sql: str, names: Mapping[str, Any]) -> str:

@@ -17,9 +17,8 @@ from sqlalchemy.sql import compiler
 from dolmen import dbapi
 from dolmen.errors import TableNotFoundError
 from dolmen.format.schema import DefaultFunction
-from dolmen.format.types import type_text
+from dolmen.format.types import quote_text, type_text
 from dolmen.rows.scan.plan import stored_schema_of
-from dolmen.sql.parameters import quote_text
 from dolmen.transactions.column_types import default_text
 
 _SCALARS: dict[pa.DataType, Any] = {

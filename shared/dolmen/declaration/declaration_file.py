@@ -35,11 +35,11 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, SchemaError
+from dolmen.format.column_terms import parse_sort_key, sort_texts
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_comment, check_one_order, check_properties
 from dolmen.format.schema import Default, Schema
-from dolmen.format.sort_order import parse_sort_key, sort_texts
 from dolmen.predicate.text import to_sql
 from dolmen.transactions.column_types import parse_column, parse_default
 from dolmen.transactions.constraints import parse_check

@@ -24,6 +24,7 @@ from dolmen.commit.statements.catalog import AlterTable
 from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
 from dolmen.format.column_history import NestedPath, nested_widening_problem, widening_problem
+from dolmen.format.column_terms import parse_sort_key, sort_texts
 from dolmen.format.evolution import (
     AddColumn,
     AddPrimaryKey,
@@ -43,7 +44,6 @@ from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, Property, named_columns, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
-from dolmen.format.sort_order import parse_sort_key, sort_texts
 from dolmen.format.types import column_text, type_text
 from dolmen.predicate.text import checks_in_sql, to_sql
 from dolmen.transactions.column_types import default_text

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import InputError, SchemaError, short_repr
+from dolmen.format.column_terms import PartitionTerm, partition_terms
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.partition_by import PartitionTerm, partition_terms
 from dolmen.format.schema import Field, Schema
 from dolmen.format.transforms import Transform
 from dolmen.format.types import Json, Plain, from_json, to_json
@@ -151,7 +151,7 @@ def _is_in(transform: Transform, field: Field, value: Plain) -> Predicate:
     if transform.name == "identity" or (isinstance(value, str) and len(value) < transform.size):
         return bind.compare("=", field, Value(domain, value))
     if isinstance(value, str):
-        return bind.text_match(field, value)
+        return bind.text_match("startswith", field, Value(domain, value))
     ends = transform.range_of(value, field.arrow_type)
     if ends is None:
         raise InputError(f"rows of a partition by {transform} can't be named by a predicate: overwrite with where=")

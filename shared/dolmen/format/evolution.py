@@ -24,6 +24,7 @@ from dolmen.format.column_history import (
     widen_stats,
     widening_problem,
 )
+from dolmen.format.column_terms import parse_sort_key, partition_terms, sort_ids, sort_terms
 from dolmen.format.manifest import (
     CHECKS,
     COLUMN_DEFAULTS,
@@ -33,7 +34,6 @@ from dolmen.format.manifest import (
     Sequences,
     TableEntry,
 )
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import check_comment, named_columns, sequence_column, with_renamed_column
 from dolmen.format.schema import (
     CheckConstraint,
@@ -47,7 +47,6 @@ from dolmen.format.schema import (
     stored_type,
     time_json,
 )
-from dolmen.format.sort_order import parse_sort_key, sort_ids, sort_terms
 from dolmen.format.types import short_type
 
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 from dolmen.base import arguments
 from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
+from dolmen.format.column_terms import check_partition_columns, check_sortable, parse_partition_by
 from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
-from dolmen.format.partition_by import check_partition_columns, parse_partition_by
 from dolmen.format.properties import (
     STORAGE_PROPERTIES,
     USER,
@@ -36,7 +36,6 @@ from dolmen.format.properties import (
     with_renamed_column,
 )
 from dolmen.format.schema import Schema, is_nested
-from dolmen.format.sort_order import check_sortable
 
 FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro", "orc", "excel"]
 Compression = Literal["gzip", "zstd", "bz2", "zip"]

@@ -16,7 +16,7 @@ from msgspec import Struct
 from dolmen.base import arguments
 from dolmen.base.units import GIB, KIB, MIB, parse_duration, parse_size
 from dolmen.errors import InputError, SchemaError, short_repr
-from dolmen.format.partition_by import (
+from dolmen.format.column_terms import (
     PartitionTerm,
     parse_cluster_by,
     parse_partition_by,

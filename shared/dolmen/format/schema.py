@@ -70,7 +70,7 @@ class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SortKey: TypeAlias = tuple[int | str, ...]
-"""The terms of a sort key, as an entry has them: see ``dolmen.format.sort_order``."""
+"""The terms of a sort key, as an entry has them: see ``dolmen.format.column_terms``."""
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -254,15 +254,22 @@ def type_text(arrow_type: pa.DataType) -> str:
     if t.is_map(arrow_type):
         return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
     if t.is_struct(arrow_type):
-        return f"STRUCT({', '.join(f'{_quote_name(field.name)} {column_text(field)}' for field in arrow_type)})"
+        fields = [(each.name if each.name.isidentifier() else quote_name(each.name), each) for each in arrow_type]
+        return f"STRUCT({', '.join(f'{name} {column_text(field)}' for name, field in fields)})"
     if t.is_decimal(arrow_type):
         return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
     found = type_of(arrow_type)
     return (found and found.sql) or str(arrow_type)
 
 
-def _quote_name(name: str) -> str:
-    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+def quote_name(name: str) -> str:
+    """A name in SQL, whatever its characters."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """A text as SQL's literal."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def can_be_key(arrow_type: pa.DataType) -> bool:

@@ -19,9 +19,9 @@ import pyarrow as pa
 from dolmen.base.records import replace
 from dolmen.base.units import DAY_US, utc
 from dolmen.errors import SchemaError
+from dolmen.format.column_terms import sort_terms
 from dolmen.format.layout import build_decoders
 from dolmen.format.schema import Field, MappedColumn, Schema, SortKey
-from dolmen.format.sort_order import sort_terms
 from dolmen.format.types import (
     BINARY,
     BOOL,

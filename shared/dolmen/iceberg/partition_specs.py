@@ -17,9 +17,9 @@ from dolmen.base.records import replace
 from dolmen.base.units import DAY_US
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.entries.segments.row_bounds import column_bounds
+from dolmen.format.column_terms import PartitionTerm, parse_partition_by
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import build_decoders
-from dolmen.format.partition_by import PartitionTerm, parse_partition_by
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from dolmen.base.records import replace
+from dolmen.base.records import FactSheet, replace
 from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
@@ -22,9 +22,9 @@ from dolmen.commit.statements.row_changes import without_index
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, CorruptionError, Error, SchemaError, VersionExpiredError
+from dolmen.format.column_terms import partition_terms
 from dolmen.format.layout import file_label
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.file_groups import FileGroup, FileGroups
 from dolmen.iceberg.glue import GlueCatalog
@@ -49,7 +49,6 @@ from dolmen.iceberg.publication_directory import (
     published_tables,
     unpin_versions,
 )
-from dolmen.rows.scan.plan import FactSheet
 
 MOST_SNAPSHOTS = 100  # the most snapshots of a publication; the oldest are dropped
 

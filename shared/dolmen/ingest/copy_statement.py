@@ -14,11 +14,11 @@ from dolmen.errors import InputError, short_repr
 from dolmen.format.dialect import Dialect, parse_attributes
 from dolmen.format.ingest_properties import FileKind, parse_kind
 from dolmen.format.manifest import TableEntry
+from dolmen.format.types import quote_name
 from dolmen.ingest.formats.export import export_file, export_object
 from dolmen.ingest.formats.formats import detect, read
 from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
 from dolmen.ingest.inference.inference import infer_file, opener
-from dolmen.predicate.text import quote_name
 from dolmen.sql.queries import Queries
 from dolmen.sql.statements import table_name
 from dolmen.sql.tokens import SqlReader

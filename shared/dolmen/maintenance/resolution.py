@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
+from dolmen.base.records import FactSheet
 from dolmen.base.runtime import never
 from dolmen.base.units import GIB, KIB, MIB
 from dolmen.commit.head import Context
@@ -26,10 +27,9 @@ from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_receipts import note_erased_files
-from dolmen.maintenance.unresolved import ErasureMatches, UnresolvedDeletes, files_behind
+from dolmen.maintenance.unresolved import ErasureCounter, UnresolvedDeletes, files_behind
 from dolmen.rows.scan.access_path import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.data_objects import cut_by_size, local_path
-from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, row_groups
 
@@ -111,9 +111,11 @@ def resolve(
         unresolved = UnresolvedDeletes(context, entry, tombstones)
         oldest = min(tombstone.ts for tombstone in tombstones)
         erasures = {each.ts: each for each in erasures_of(manifest, context.segments, after=oldest - 1)}
-        matches = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in erasures])
+        erasure_counter = ErasureCounter(
+            context, entry, [tombstone for tombstone in tombstones if tombstone.ts in erasures]
+        )
         resolution = _Resolution(
-            context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, erasures, matches
+            context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, erasures, erasure_counter
         )
         resolution.run()
         gathered = 0 if resolution.is_stopped else gather_vectors(context, name, deadline=deadline)
@@ -133,7 +135,7 @@ class _Resolution:
     budget_bytes: int
     batch_files: int
     erasures: Mapping[int, Erasure]  # listed erasures that may have tombstones here, by timestamp
-    matches: ErasureMatches
+    erasure_counter: ErasureCounter
     counts: Counter[str] = field(default_factory=Counter)  # counts for the result, by the names of ``Resolved``
     is_stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
@@ -173,7 +175,7 @@ class _Resolution:
         for file, segment in behind:
             plan = self.unresolved.plan(file)
             if plan is None:  # all rows are hidden
-                for tombstone in self.matches.tombstones_for(file):
+                for tombstone in self.erasure_counter.tombstones_for(file):
                     self.erased_rows.setdefault(tombstone.ts, {})[file.path] = None
                 self.positions[file.path] = BitMap(range(file.rows)) if file.live_rows else BitMap()
                 self.counts["changed"] += bool(file.live_rows)
@@ -192,7 +194,7 @@ class _Resolution:
             self._commit()
 
     def _read(self, plans: list[FilePlan]) -> int:
-        erasing = {plan.file.path: self.matches.tombstones_for(plan.file) for plan in plans}
+        erasing = {plan.file.path: self.erasure_counter.tombstones_for(plan.file) for plan in plans}
         plain = [plan for plan in plans if not erasing[plan.file.path]]
         # The index first: it reads no data file. It cannot count the hidden rows that erasures match.
         by_index = self._find_by_index(plain)
@@ -202,7 +204,7 @@ class _Resolution:
         if self.is_stopped:
             return finished
         erased = [plan for plan in plans if erasing[plan.file.path]]
-        return finished + self._read_files(erased, erasing, self.matches.ids)
+        return finished + self._read_files(erased, erasing, self.erasure_counter.ids)
 
     def _find_by_index(self, plans: list[FilePlan]) -> set[str]:
         """Finds the hidden rows of files through the index. Returns the paths of those files."""
@@ -251,14 +253,14 @@ class _Resolution:
                 # A row group that need not be read is hidden as a whole, or has no hidden row beyond the vector.
                 hidden[path], vectors[path] = whole_groups(file, to_read), file.vector or BitMap()
                 if erasing[path]:  # erasures also match rows that the vector or older deletes hide
-                    to_read = self.matches.row_groups(file, to_read)
+                    to_read = self.erasure_counter.row_groups(file, to_read)
                 groups_left[path] = len(to_read)
                 self.counts["bytes_read"] += self._bytes(file, to_read, ids)
                 yield from to_read
 
         def work(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap, Counter[int]]:
             path, positions = hidden_rows(group, columns)
-            counts = self.matches.count(group, columns, erasing[path]) if erasing[path] else Counter[int]()
+            counts = self.erasure_counter.count(group, columns, erasing[path]) if erasing[path] else Counter[int]()
             return path, positions, counts
 
         for path, positions, counts in reader.read(work, groups(), ids):

@@ -24,9 +24,9 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import build_decoders
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
-from dolmen.predicate.constants import format_date, format_timestamp
-from dolmen.predicate.parse import parse
-from dolmen.predicate.text import quote_name
+from dolmen.predicate import bind
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
@@ -122,22 +122,22 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
     cutoff = cutoff_of(ttl, now_us, arrow_type)
     column = entry.schema.field(ttl.column)
     last = _last_expiry(entry, column.id)
-    column_sql = quote_name(column.name)
-    expired = f"{column_sql} < {_literal(cutoff, arrow_type)}"
-    predicate = parse(expired, entry.schema, now_us=now_us)
+    domain = domain_of(arrow_type)
+    unit_us = DAY_US if domain is Domain.DATE else 1
+    expired = bind.compare("<", column, Value(domain, cutoff // unit_us))
     since = None
     if last is not None and last.before < cutoff:
-        since = parse(f"{column_sql} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
+        since = bind.conjunction([bind.compare(">=", column, Value(domain, last.before // unit_us)), expired])
 
     def may_hold(file: DataFile) -> bool:
         """Whether the file may have live rows that have expired since the last expiry."""
         if file.live_rows == 0:
             return False
         if last is None or file.greatest_row_ts > last.through:
-            return may_hold_matches(file, predicate, entry.schema)
+            return may_hold_matches(file, expired, entry.schema)
         return since is not None and may_hold_matches(file, since, entry.schema)
 
-    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).find_matching(predicate)):
+    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).find_matching(expired)):
         return None
     unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live
     transaction.table(name).delete(expired)
@@ -153,14 +153,6 @@ def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
         return None
     last = msgspec.convert(stored, LastExpiry)
     return last if (last.column, last.epoch) == (column, entry.epoch) else None
-
-
-def _literal(at_us: int, arrow_type: pa.DataType) -> str:
-    if pa.types.is_date(arrow_type):
-        return f"DATE '{format_date(at_us // DAY_US)}'"
-    if arrow_type.tz:
-        return f"TIMESTAMPTZ '{format_timestamp(at_us)}+00'"
-    return f"TIMESTAMP '{format_timestamp(at_us)}'"
 
 
 build_decoders(LastExpiry)

@@ -71,8 +71,8 @@ def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) 
     return load_deletes(tombstones, entry.schema, BlobReader(context))
 
 
-class ErasureMatches:
-    """Matches rows, including hidden ones, with each delete of a table's erasures separately."""
+class ErasureCounter:
+    """Counts the rows, including hidden ones, that each delete of a table's erasures matches."""
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
         self._context, self._entry = context, entry

@@ -163,12 +163,6 @@ def like(field: ColumnOperand, pattern: Value, escape: str | None, ignore_case: 
     return ast.Like(_column(field), text, escape, ignore_case)
 
 
-def text_match(field: ColumnOperand, text: str, *, at_end: bool = False) -> Predicate:
-    """Whether a column begins, or ends, with a text."""
-    escaped = "".join(f"\\{char}" if char in "\\%_" else char for char in text)
-    return like(field, Value(Domain.TEXT, f"%{escaped}" if at_end else f"{escaped}%"), "\\", ignore_case=False)
-
-
 def distinct_from(left: Side, right: Side) -> Predicate:
     """``left IS DISTINCT FROM right``: ``<>`` that treats NULL as a value and is never NULL."""
     if isinstance(left, Value) and isinstance(right, ColumnOperand):
@@ -231,8 +225,13 @@ def is_nan(field: ColumnOperand) -> Predicate:
     return compare("=", field, Value(domain, float("nan")))
 
 
-def contains(field: ColumnOperand, text: Value, before: str, after: str) -> Predicate:
-    """Whether a string has a text, with any text (``%``) or none before and after it."""
+AROUND = {"startswith": ("", "%"), "endswith": ("%", ""), "contains": ("%", "%")}
+"""What may be before and after the text that a function looks for: any text (``%``), or none."""
+
+
+def text_match(function: str, field: ColumnOperand, text: Value) -> Predicate:
+    """Whether a string begins with a text, ends with it or has it inside: ``function`` is one of ``AROUND``."""
+    before, after = AROUND[function]
     if text.kind not in (None, Domain.TEXT):
         raise PredicateError("the text to look for is written in single quotes", is_mistake=False)
     escaped = "".join(f"!{each}" if each in "%_!" else each for each in str(text.value or ""))

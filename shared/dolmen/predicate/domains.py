@@ -149,7 +149,7 @@ def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
     return ("<=" if op in ("<", "<=") else ">"), raw
 
 
-def rounds_to(value: float, domain: Domain) -> tuple[Fraction, Fraction, bool]:
+def _numbers_nearest(value: float, domain: Domain) -> tuple[Fraction, Fraction, bool]:
     """The range of numbers whose nearest float is ``value``: least, greatest, and whether the two are included."""
     if domain is Domain.FLOAT64:
         below, above = math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
@@ -160,6 +160,23 @@ def rounds_to(value: float, domain: Domain) -> tuple[Fraction, Fraction, bool]:
         even = int(single.view(np.uint32)) % 2 == 0
     least, middle, greatest = Fraction(below), Fraction(value), Fraction(above)
     return (least + middle) / 2, (middle + greatest) / 2, even
+
+
+_LOOSER_OR_STRICTER: dict[Op, Op] = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+
+
+def fit_float(op: Op, value: float, domain: Domain) -> tuple[Op, Fraction] | bool:
+    """Rewrites ``column op value`` for integers and decimals, which compare as their nearest floats, without a cast.
+
+    ``op``: one of an order. ``=`` is both ``>=`` and ``<=``.
+
+    Returns:
+        the operator and the exact number to compare with; or the outcome for every value that is not NULL.
+    """
+    if not abs(value) < 2e38:  # beyond all numbers of these types, or NaN
+        return order(0.0, value) in HOLDS[op]
+    least, greatest, inclusive = _numbers_nearest(value, domain)
+    return op if inclusive else _LOOSER_OR_STRICTER[op], least if op in (">=", "<") else greatest
 
 
 def plain_of(raw: int, arrow_type: pa.DataType) -> Plain:
@@ -241,7 +258,12 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
         if domains[0] not in PARTS[function]:
             raise PredicateError(f"{function} is for {' and '.join(d.value for d in PARTS[function])}, not {types[0]}")
         return pa.int64()
-    domain = join(*domains)
+    return _number_type(function, types)
+
+
+def _number_type(function: Function, types: Sequence[pa.DataType]) -> pa.DataType:
+    """The type of a number that is computed: exact numbers get the digits that every result needs."""
+    domain = join(*map(domain_of, types))
     if domain is None or not domain.is_number:
         if function == "abs":
             raise PredicateError(f"abs is for numbers, not for {types[0]}")

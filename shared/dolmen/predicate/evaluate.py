@@ -365,17 +365,13 @@ def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
 
 def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
     """Compares integers and decimals with a float, as their nearest floats but without a cast."""
-    if not abs(value) < 2e38:  # beyond all of them, or NaN
-        return _constant_unless_null(array, domains.order(0.0, value) in domains.HOLDS[op])
-    least, greatest, inclusive = domains.rounds_to(value, domain)
     if op in ("=", "<>"):
         equal = pc.and_kleene(*(_compare_rounded(side, array, value, domain) for side in (">=", "<=")))
         return equal if op == "=" else pc.invert(equal)
-    if op in (">=", "<"):
-        op = (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<=")
-        return _compare_exact(op, array, least, Domain.EXACT)
-    op = ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">=")
-    return _compare_exact(op, array, greatest, Domain.EXACT)
+    fitted = domains.fit_float(op, value, domain)
+    if isinstance(fitted, bool):
+        return _constant_unless_null(array, fitted)
+    return _compare_exact(fitted[0], array, fitted[1], Domain.EXACT)
 
 
 def _compare_columns(op: Op, left: Any, right: Any, domain: Domain) -> Any:

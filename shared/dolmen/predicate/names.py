@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dolmen.errors import PredicateError, short_repr
 from dolmen.format.schema import Field, Schema, child_fields
-from dolmen.format.types import short_type
+from dolmen.format.types import quote_name, short_type
 
 _MOST_NAMES = 30
 _PATH_PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
@@ -146,4 +146,4 @@ def _find(name: Name, fields: Sequence[Field], path: str) -> Field:
 
 def _quote(path: Iterable[str]) -> str:
     """The names of a path in double quotes."""
-    return ".".join('"' + name.replace('"', '""') + '"' for name in path)
+    return ".".join(map(quote_name, path))

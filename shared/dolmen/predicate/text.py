@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dolmen.base.units import SECOND_US
 from dolmen.format.schema import Field, Schema, child_fields, type_from_json
-from dolmen.format.types import Plain
+from dolmen.format.types import Plain, quote_name, quote_text, type_text
 from dolmen.predicate import ast
 from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.bind import condition_of
@@ -31,12 +31,6 @@ _RESERVED = (
 _RESERVED_NAMES = frozenset(_RESERVED.split())
 
 _ANY_NUMBER = ast.Column(0, "int64")
-_SQL_TYPES = {
-    "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT", "uint8": "UTINYINT",
-    "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "FLOAT", "double": "DOUBLE",
-    "string": "VARCHAR", "date32[day]": "DATE", "timestamp[us]": "TIMESTAMP",
-    "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
-}  # fmt: skip
 
 
 def to_sql(p: Predicate, schema: Schema) -> str:
@@ -54,8 +48,8 @@ def to_sql(p: Predicate, schema: Schema) -> str:
             return f"{_name(p.column, schema)} IS NULL"
         case ast.Like():
             operator = "ILIKE" if p.ignore_case else "LIKE"
-            escape = f" ESCAPE {_quote(p.escape)}" if p.escape else ""
-            return f"{_name(p.column, schema)} {operator} {_quote(p.pattern)}{escape}"
+            escape = f" ESCAPE {quote_text(p.escape)}" if p.escape else ""
+            return f"{_name(p.column, schema)} {operator} {quote_text(p.pattern)}{escape}"
         case ast.Truth():
             return _name(p.column, schema)
         case ast.Constant():
@@ -109,18 +103,14 @@ def _quote_if_needed(name: str, siblings: Iterable[Field]) -> str:
     return name if is_unique and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES else quote_name(name)
 
 
-def quote_name(name: str) -> str:
-    """A name in SQL, whatever its characters."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _call(call: ast.Call, schema: Schema) -> str:
     args = [
         literal(arg.plain, arg.type, _ANY_NUMBER) if isinstance(arg, ast.Literal) else _name(arg, schema)
         for arg in call.args
     ]
     if call.function == "cast":
-        return f"TRY_CAST({args[0]} AS {_SQL_TYPES.get(call.type) or call.type.replace('decimal128', 'DECIMAL')})"
+        target = "INT" if call.type == "int32" else type_text(call.arrow_type)  # INT is in digests of requests
+        return f"TRY_CAST({args[0]} AS {target})"
     if call.function == "negate":
         return f"-({args[0]})"
     if call.function == "add_interval":
@@ -130,10 +120,6 @@ def _call(call: ast.Call, schema: Schema) -> str:
     if len(args) == 2 and call.function in ("+", "-", "*", "/", "%"):
         return f"({args[0]} {call.function} {args[1]})"
     return f"{call.function}({', '.join(args)})"
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 _KEYWORDS = {
@@ -156,7 +142,12 @@ def literal(value: Plain, own: str, column: Term) -> str:
         return text if column_domain is domain or "e" in text else f"{text}e0"
     if domain in _KEYWORDS:
         return f"{_KEYWORDS[domain]}'{text}'"
-    return _quote(text) if domain is Domain.TEXT else text.upper() if domain is Domain.BOOLEAN else text
+    return quote_text(text) if domain is Domain.TEXT else text.upper() if domain is Domain.BOOLEAN else text
+
+
+def typed_literal(value: Plain, arrow_type: pa.DataType) -> str:
+    """A literal of DuckDB's SQL that has this type wherever it is."""
+    return f"CAST({quote_text(plain_text(value, arrow_type))} AS {type_text(arrow_type)})"
 
 
 def plain_text(value: Plain, arrow_type: pa.DataType) -> str:

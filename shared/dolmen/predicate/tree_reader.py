@@ -178,10 +178,9 @@ class TreeReader:
         _allow_only(node, "this")
         return bind.is_nan(self._column(node.this, "isnan"))
 
-    def _contains(self, node: exp.Expression) -> Predicate:
+    def _text_match(self, node: exp.Expression) -> Predicate:
         _allow_only(node, "this", "expression")
-        before, after = _AROUND[node.key]
-        return bind.contains(self._column(node.this, node.key), self.constant(node.expression), before, after)
+        return bind.text_match(node.key, self._column(node.this, node.key), self.constant(node.expression))
 
     def _list_contains(self, node: exp.Expression) -> Side:
         _allow_only(node, "this", "expression")
@@ -348,18 +347,27 @@ def _cast_target(node: exp.Expression) -> pa.DataType:
     target = node.args["to"]
     name = target.this.name if hasattr(target.this, "name") else str(target.this)
     if name == "DECIMAL":
-        sizes = [int(param.name) if _SIZE.fullmatch(param.name) else -1 for param in target.expressions] or [18, 3]
-        precision, scale = (*sizes, 0)[:2]
-        if len(sizes) > 2 or not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
-            raise PredicateError(
-                f"DECIMAL takes a precision of 1 to {MAX_DIGITS} digits, and a scale of at most the precision"
-            )
-        return pa.decimal128(precision, scale)
+        decimal = decimal_type(target)
+        if decimal is None:
+            raise PredicateError(f"DECIMAL takes {DECIMAL_LIMITS}")
+        return decimal
     if name not in _CASTS or target.expressions:
         raise PredicateError(
             f"cannot cast to {target.sql('duckdb')}; there are: {', '.join(_CASTS)}, DECIMAL(p, s)", is_mistake=False
         )
     return _CASTS[name]
+
+
+DECIMAL_LIMITS = f"a precision of 1 to {MAX_DIGITS} digits, and a scale of at most the precision"
+
+
+def decimal_type(kind: exp.Expression) -> pa.DataType | None:
+    """The type of a DECIMAL in sqlglot's tree; None beyond the limits."""
+    sizes = [int(size.name) if _SIZE.fullmatch(size.name) else -1 for size in kind.expressions]
+    precision, scale = (*sizes, 0)[:2] if sizes else (18, 3)  # DuckDB's default
+    if len(sizes) > 2 or not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
+        return None
+    return pa.decimal128(precision, scale)
 
 
 def _allow_only(node: exp.Expression, *allowed: str) -> None:
@@ -368,13 +376,12 @@ def _allow_only(node: exp.Expression, *allowed: str) -> None:
         raise refusal(node)
 
 
-_AROUND = {"startswith": ("", "%"), "endswith": ("%", ""), "contains": ("%", "%")}
-"""The patterns before and after the text that a function looks for."""
 _CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
     "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
     "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,
     "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
-    "nullsafeeq": TreeReader._nullsafeeq, "isnan": TreeReader._isnan, **dict.fromkeys(_AROUND, TreeReader._contains),
+    "nullsafeeq": TreeReader._nullsafeeq, "isnan": TreeReader._isnan,
+    **dict.fromkeys(bind.AROUND, TreeReader._text_match),
 }  # fmt: skip
 
 

@@ -12,15 +12,14 @@ import pyspark
 from dolmen.spark.sessions import check_supported
 
 try:
-    import dolmen.spark.sql.procedures  # noqa: F401 - gives catalogs their procedures
+    import dolmen.spark.sql.catalog.procedures  # noqa: F401 - gives catalogs their procedures
     from dolmen.spark.compaction_jobs import compact
     from dolmen.spark.file_export import export
     from dolmen.spark.gc_and_index import gc, index
     from dolmen.spark.load.load import load
     from dolmen.spark.read.to_frame import to_spark
     from dolmen.spark.source.table_writers import batches_into
-    from dolmen.spark.sql.attach_database import attach
-    from dolmen.spark.sql.attachment import detach
+    from dolmen.spark.sql.attach_database import attach, detach
     from dolmen.spark.sql.run_sql import sql
     from dolmen.spark.tasks import raising_dolmen_errors
     from dolmen.spark.write.from_frame import append, delete, overwrite, upsert

@@ -27,12 +27,12 @@ from pyspark.sql.catalog import Catalog as SparkCatalog
 
 from dolmen.api.database import open as open_database
 from dolmen.errors import InputError
-from dolmen.spark.sql import jvm_objects
 from dolmen.spark.sql.attach_database import add_catalog
 from dolmen.spark.sql.attachment import ATTACHED, session_id
-from dolmen.spark.sql.catalog import Catalog
-from dolmen.spark.sql.jvm_objects import ScalaFunction, gateway_of
-from dolmen.spark.sql.table_relations import ensure_rule
+from dolmen.spark.sql.catalog import jvm_objects
+from dolmen.spark.sql.catalog.catalog import Catalog
+from dolmen.spark.sql.catalog.jvm_objects import ScalaFunction, gateway_of
+from dolmen.spark.sql.catalog.table_relations import ensure_rule
 from pyspark_dolmen import DefaultSource
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from dolmen.base.runtime import never
 from dolmen.commit.head import Context, context_of
 from dolmen.commit.uploads import BEAT_SECONDS
 from dolmen.errors import InputError, SchemaError, short_repr
+from dolmen.format.column_terms import sort_terms
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.sort_order import sort_terms
 from dolmen.format.transforms import Transform
 from dolmen.maintenance.compact.compaction import (
     Compacted,

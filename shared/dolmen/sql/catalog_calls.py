@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec import Struct
 from dolmen.base.units import count_text
 from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.format.schema import own_names
-from dolmen.predicate.text import quote_name
+from dolmen.format.types import quote_name
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.write.conform import conform_batch, plan_conform
 from dolmen.sql.queries import Queries
@@ -282,78 +282,84 @@ def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...]
     return type, default, key, tuple(checks)
 
 
-def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionTable], None]:
+Verb: TypeAlias = Callable[[TransactionTable], None]
+
+
+def _read_change(reader: SqlReader, call: CatalogCall) -> Verb:
     """The change of one action of ALTER TABLE."""
-    request = call.request
-    if reader.take("ADD"):
-        if _begins_constraint(reader):
-            own_key, check = _constraint(reader)
-            if check:
-                return lambda table: check.add(table, request)
-            return lambda table: table.add_primary_key(own_key, request=request)
-        reader.take("COLUMN")
-        may_exist, path = reader.take("IF", "NOT", "EXISTS"), _path(reader)
-        type, default, key, checks = _definition(reader, path[-1])
-        if key:
-            raise reader.error("a new column can't be a primary key: its values are all the same")
-        field = parse_column(path[-1], type)
+    for words, read in _ACTIONS:
+        if reader.take(*words):
+            return read(reader, call)
+    raise reader.error("ALTER is expected")
 
-        def add(table: TransactionTable) -> None:
-            if not (may_exist and _has(table, path)):
-                value = _new_default(field, default) if default else None
-                name = quote_name(path[0]) if len(path) == 1 and "." in path[0] else ".".join(path)
-                table.add_column(name, field.type, value, nullable=field.nullable, request=request)
-                for each in checks:
-                    each.add(table, request)
 
-        return add
-    if reader.take("DROP", "CONSTRAINT"):
-        may_miss, name = reader.take("IF", "EXISTS"), reader.name()
-        reader.take("CASCADE")
+def _add(reader: SqlReader, call: CatalogCall) -> Verb:
+    if _begins_constraint(reader):
+        own_key, check = _constraint(reader)
+        if check:
+            return lambda table: check.add(table, call.request)
+        return lambda table: table.add_primary_key(own_key, request=call.request)
+    reader.take("COLUMN")
+    may_exist, path = reader.take("IF", "NOT", "EXISTS"), _path(reader)
+    type, default, key, checks = _definition(reader, path[-1])
+    if key:
+        raise reader.error("a new column is no primary key: its values are all the same")
+    field = parse_column(path[-1], type)
 
-        def drop_check(table: TransactionTable) -> None:
-            if not (may_miss and name.lower() not in map(str.lower, table.checks)):
-                table.drop_check(name, request=request)
+    def add(table: TransactionTable) -> None:
+        if not (may_exist and _has(table, path)):
+            value = _new_default(field, default) if default else None
+            name = quote_name(path[0]) if len(path) == 1 and "." in path[0] else ".".join(path)
+            table.add_column(name, field.type, value, nullable=field.nullable, request=call.request)
+            for each in checks:
+                each.add(table, call.request)
 
-        return drop_check
-    if reader.take("DROP"):
-        reader.take("COLUMN")
-        may_miss, path = reader.take("IF", "EXISTS"), _path(reader)
-        reader.take("CASCADE")
+    return add
 
-        def drop(table: TransactionTable) -> None:
-            if not (may_miss and not _has(table, path)):
-                table.drop_column(".".join(path), request=request)
 
-        return drop
-    if reader.take("RENAME"):
-        reader.take("COLUMN")
-        path = _path(reader)
-        reader.expect("TO")
-        new = reader.name()
-        return lambda table: table.rename_column(".".join(path), new, request=request)
-    if reader.take("SET", "SORTED", "BY"):
-        terms = _terms(reader)
-        return lambda table: table.set_sort_key(terms, request=request)
-    if reader.take("RESET", "SORTED", "BY"):
-        return lambda table: table.set_sort_key(None, request=request)
-    if reader.take("CLUSTER", "BY"):
-        columns = None if reader.take("NONE") else _terms(reader)
-        return lambda table: table.set(request=request, cluster_by=columns)
-    if reader.take("SET", "PARTITIONED", "BY"):
-        terms = _terms(reader)
-        return lambda table: table.set(request=request, partition_by=terms)
-    if reader.take("RESET", "PARTITIONED", "BY"):
-        return lambda table: table.set(request=request, partition_by=None)
-    if reader.take("SET"):
-        settings = call._settings(reader)
-        return lambda table: table.set(request=request, **settings)
-    if reader.take("RESET"):
-        unset: Mapping[str, Any] = dict.fromkeys(reader.items(SqlReader.name))
-        return lambda table: table.set(request=request, **unset)
-    reader.expect("ALTER")
+def _drop_constraint(reader: SqlReader, call: CatalogCall) -> Verb:
+    may_miss, name = reader.take("IF", "EXISTS"), reader.name()
+    reader.take("CASCADE")
+
+    def drop_check(table: TransactionTable) -> None:
+        if not (may_miss and name.lower() not in map(str.lower, table.checks)):
+            table.drop_check(name, request=call.request)
+
+    return drop_check
+
+
+def _drop_column(reader: SqlReader, call: CatalogCall) -> Verb:
+    reader.take("COLUMN")
+    may_miss, path = reader.take("IF", "EXISTS"), _path(reader)
+    reader.take("CASCADE")
+
+    def drop(table: TransactionTable) -> None:
+        if not (may_miss and not _has(table, path)):
+            table.drop_column(".".join(path), request=call.request)
+
+    return drop
+
+
+def _rename_column(reader: SqlReader, call: CatalogCall) -> Verb:
     reader.take("COLUMN")
     path = _path(reader)
+    reader.expect("TO")
+    new = reader.name()
+    return lambda table: table.rename_column(".".join(path), new, request=call.request)
+
+
+def _sort(reader: SqlReader, call: CatalogCall) -> Verb:
+    terms = _terms(reader)
+    return lambda table: table.set_sort_key(terms, request=call.request)
+
+
+def _set(call: CatalogCall, settings: Mapping[str, Any]) -> Verb:
+    return lambda table: table.set(request=call.request, **settings)
+
+
+def _alter_column(reader: SqlReader, call: CatalogCall) -> Verb:
+    reader.take("COLUMN")
+    path, request = _path(reader), call.request
     name = ".".join(path)
     if reader.take("DROP", "NOT", "NULL"):
         return lambda table: table.make_nullable(name, request=request)
@@ -370,6 +376,24 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
     raise reader.error(
         "a column changes by TYPE (widen_column), SET DEFAULT, DROP DEFAULT, SET NOT NULL and DROP NOT NULL"
     )
+
+
+_ACTIONS: Sequence[tuple[tuple[str, ...], Callable[[SqlReader, CatalogCall], Verb]]] = (
+    (("ADD",), _add),
+    (("DROP", "CONSTRAINT"), _drop_constraint),
+    (("DROP",), _drop_column),
+    (("RENAME",), _rename_column),
+    (("SET", "SORTED", "BY"), _sort),
+    (("RESET", "SORTED", "BY"), lambda _, call: lambda table: table.set_sort_key(None, request=call.request)),
+    (("CLUSTER", "BY", "NONE"), lambda _, call: _set(call, {"cluster_by": None})),
+    (("CLUSTER", "BY"), lambda reader, call: _set(call, {"cluster_by": _terms(reader)})),
+    (("SET", "PARTITIONED", "BY"), lambda reader, call: _set(call, {"partition_by": _terms(reader)})),
+    (("RESET", "PARTITIONED", "BY"), lambda _, call: _set(call, {"partition_by": None})),
+    (("SET",), lambda reader, call: _set(call, call._settings(reader))),
+    (("RESET",), lambda reader, call: _set(call, dict.fromkeys(reader.items(SqlReader.name)))),
+    (("ALTER",), _alter_column),
+)
+"""The actions of ALTER TABLE: their first words, and what reads the rest. The first that fits is taken."""
 
 
 def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar | Expression:

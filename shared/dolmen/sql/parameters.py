@@ -17,6 +17,7 @@ import numpy as np
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, short_repr
+from dolmen.format.types import quote_text
 from dolmen.predicate.constants import from_numpy
 from dolmen.rows.scan.engines.sql import Parameters
 from dolmen.sql.tokens import DUCKDB, Token, replace_spans, tokenize
@@ -99,7 +100,7 @@ def literal(value: Any) -> str:
         case float():
             return f"CAST('{float(value)!r}' AS DOUBLE)"
         case str():
-            return quote_text(value)
+            return _quote_parameter(value)
         case bytes() | bytearray():
             return "CAST('" + "".join(f"\\x{byte:02X}" for byte in value) + "' AS BLOB)"
         case datetime():
@@ -115,11 +116,11 @@ def literal(value: Any) -> str:
         case list() | tuple():
             return f"[{', '.join(map(literal, value))}]"
         case dict() if all(isinstance(name, str) for name in value):
-            return "{" + ", ".join(f"{quote_text(name)}: {literal(each)}" for name, each in value.items()) + "}"
+            return "{" + ", ".join(f"{_quote_parameter(name)}: {literal(each)}" for name, each in value.items()) + "}"
     raise InputError(f"a parameter is {short_repr(value)}, of type {type(value).__name__}: SQL has no literal for it")
 
 
-def quote_text(text: str) -> str:
+def _quote_parameter(text: str) -> str:
     if "\0" in arguments.text("a parameter", text):
         raise InputError("a parameter has the character NUL, which SQL's text cannot have: write through the methods")
-    return "'" + text.replace("'", "''") + "'"
+    return quote_text(text)

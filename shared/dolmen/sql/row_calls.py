@@ -22,9 +22,9 @@ from dolmen.base.units import count_text
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import DefaultFunction, Field, Schema
-from dolmen.format.types import from_json, type_text
+from dolmen.format.types import from_json, quote_name
 from dolmen.predicate.ast import Predicate
-from dolmen.predicate.text import plain_text, quote_name
+from dolmen.predicate.text import typed_literal
 from dolmen.rows.scan.conditions import read_condition
 from dolmen.rows.scan.engines.dataframes import RowSource
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, literals_of_query
@@ -33,7 +33,6 @@ from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.scan.scan import Scan, rows_with_positions
 from dolmen.rows.write.casts import FindCast, lossless_cast
 from dolmen.rows.write.conform import conform, conform_batch, plan_conform
-from dolmen.sql.parameters import quote_text
 from dolmen.sql.queries import Queries
 from dolmen.sql.statements import (
     DEFAULT,
@@ -56,7 +55,7 @@ from dolmen.transactions.transaction_table import TransactionTable
 
 FILE, ROW, VALUE = "__dolmen_file", "__dolmen_row", "__dolmen_value_"
 """Columns of queries that find rows with their positions."""
-ROWS = "dolmen_rows"  # the relation of the rows that a statement has changed, or will change
+ROWS = "dolmen_rows"  # the relation of the rows that a statement has changed, or will change, as in ``executemany``
 _MOST_VALUES = 1_000  # values of VALUES that one query computes
 _UNKNOWN = Literals(only_literals=False, only_literal_texts=False, has_null=True)
 
@@ -499,8 +498,7 @@ def default_sql(field: Field, schema: Schema) -> str:
         raise InputError(
             f"DEFAULT of column {field.name!r} is {default}, which differs in each row: leave the column out"
         )
-    text = plain_text(from_json(default, field.arrow_type), field.arrow_type)
-    return f"CAST({quote_text(text)} AS {type_text(field.arrow_type)})"
+    return typed_literal(from_json(default, field.arrow_type), field.arrow_type)
 
 
 def _with_defaults(query: str, fields: Sequence[Field], schema: Schema) -> str:

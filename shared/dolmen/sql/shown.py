@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from dolmen.errors import InputError
-from dolmen.predicate.text import quote_name
+from dolmen.format.types import quote_name
 from dolmen.sql.tokens import DUCKDB, SqlReader, replace_spans, tokenize
 
 FUNCTIONS: Mapping[str, tuple[int, int]] = {

@@ -12,10 +12,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.commit.change import NO_NOTE, Note
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, LimitError, short_repr
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sql import AllowedFiles, Parameters, SqlResult, kinds_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
@@ -124,8 +124,8 @@ class SqlText:
             else:
                 [reader] = split(statement.text, DUCKDB)
                 if reader.take("COPY"):
-                    copy = optional("dolmen.ingest.copy_statement", "dolmen")
-                    rows = copy.run_copy(transaction, queries, reader, files, request, is_alone=self.changes == 1)
+                    run_copy = higher_function("run_copy")
+                    rows = run_copy(transaction, queries, reader, files, request, is_alone=self.changes == 1)
                     if rows is not None and request is not None:
                         raise InputError(
                             "COPY ... TO doesn't go with request=: a request that was applied before writes no file"

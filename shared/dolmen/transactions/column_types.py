@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.errors import InputError, PredicateError, SchemaError, short_repr
 from dolmen.format.schema import MAX_DEPTH, Default, DefaultFunction, Field, is_nested, stored_type
 from dolmen.format.types import TYPES, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.engines.dataframes import optional
+from dolmen.predicate.tree_reader import DECIMAL_LIMITS, decimal_type
 from dolmen.rows.write.row_input import as_batches
 
 _ELSEWHERE = {
@@ -50,7 +51,7 @@ def columns_and_rows(source: Any) -> tuple[pa.Schema, pa.RecordBatchReader | Non
         return as_batches(frame).schema, None
     pyspark = sys.modules.get("pyspark.sql.types")
     if pyspark and isinstance(source, pyspark.StructType):
-        columns: pa.Schema = optional("dolmen.spark.frame_types", "dolmen[spark]").worker_schema(source)
+        columns: pa.Schema = higher_function("worker_schema")(source)
         return columns, None
     if isinstance(source, Mapping) and source and all(isinstance(each, (str, pa.DataType)) for each in source.values()):
         fields = [
@@ -130,11 +131,10 @@ def _arrow_type(kind: Any) -> pa.DataType:
     if isinstance(this, types) and this.name in _BY_TOKEN:
         return _BY_TOKEN[this.name]
     if this is types.DECIMAL:
-        precision, scale = ([int(part.name) for part in inner] + [0])[:2] if inner else (18, 3)  # DuckDB's default
-        if not (0 < precision <= 38 and 0 <= scale <= precision):
-            limits = "a decimal has a precision of 1 to 38 digits, and a scale of at most the precision"
-            raise SchemaError(f"{kind.sql('duckdb')}: {limits}")
-        return pa.decimal128(precision, scale)
+        decimal = decimal_type(kind)
+        if decimal is None:
+            raise SchemaError(f"{kind.sql('duckdb')}: a decimal has {DECIMAL_LIMITS}")
+        return decimal
     if this in (types.ARRAY, types.LIST) and len(inner) == 1 and not kind.args.get("values"):
         return pa.list_(_arrow_type(inner[0]))
     if this is types.MAP and len(inner) == 2:

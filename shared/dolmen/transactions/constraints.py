@@ -20,10 +20,11 @@ from dolmen.entries.index.sorting import KeyRuns
 from dolmen.errors import InputError, LimitError, PredicateError, SchemaError, short_repr
 from dolmen.format.evolution import AddCheck, AddPrimaryKey, SchemaChange, SetNotNull
 from dolmen.format.schema import CheckConstraint, Field, Schema, is_nested
+from dolmen.format.types import quote_name
 from dolmen.predicate.ast import Column, IsNull, Not, Predicate, columns, to_builtins
 from dolmen.predicate.evaluate import check_evaluates
 from dolmen.predicate.parse import Where, parse
-from dolmen.predicate.text import quote_name, to_sql
+from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
 from dolmen.transactions.keys import check_key

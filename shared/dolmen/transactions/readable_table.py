@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,19 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
+from dolmen.base.records import html_table
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.format.column_terms import partition_terms, sort_texts
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, DefaultFunction, Schema
-from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.predicate.text import checks_in_sql
 from dolmen.rows.scan.conditions import implied_by, read_condition
-from dolmen.rows.scan.engines.dataframes import optional, to_dicts
+from dolmen.rows.scan.engines.dataframes import to_dicts
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.rows_by_key import Lookup
 from dolmen.rows.scan.scan import Scan, sample
@@ -340,8 +341,8 @@ class ReadableTable:
         Raises:
             InputError: PySpark is not installed, or there is no session.
         """
-        engine = optional("dolmen.spark", "dolmen[spark]")
-        frame: DataFrame = engine.to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
+        to_spark = higher_function("to_spark")
+        frame: DataFrame = to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
         return frame
 
     def describe(self) -> dict[str, Any]:
@@ -451,11 +452,8 @@ class ReadableTable:
         return f"<{type(self).__name__} {self.name}: {properties}>\n{columns}"
 
     def _repr_html_(self) -> str:
-        def table(pairs: Iterable[tuple[str, str]]) -> str:
-            rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
-            return f"<table>{rows}</table>"
-
-        return f"<b>{escape(self.name)}</b>{table(self._headline())}{table(self.describe()['columns'].items())}"
+        columns = self.describe()["columns"].items()
+        return f"<b>{escape(self.name)}</b>{html_table(self._headline())}{html_table(columns)}"
 
 
 def _index_properties(entry: TableEntry, rows: int) -> dict[str, int]:

@@ -176,9 +176,13 @@ class TableChange:
 
         def make(rows: Iterator[pa.RecordBatch]) -> list[Write]:
             files = self.write_rows(only_matching(rows, predicate, self.entry.schema) if check else rows)
-            return [replace(self.delete_rows(predicate, None), files=files, is_overwrite=True)]
+            return [self.replace_matching(predicate, files)]
 
         self._add_rows("overwrite", make, data, cast, leave_out_erased, lambda: rows_content(self.entry, where, None))
+
+    def replace_matching(self, predicate: Predicate, files: tuple[DataFile, ...]) -> Write:
+        """The statement of an overwrite of some rows: a tombstone for them, and files with others."""
+        return replace(self._delete_matching(predicate), files=files, is_overwrite=True)
 
     def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.overwrite``."""

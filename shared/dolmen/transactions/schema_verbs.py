@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from dolmen.transactions.row_statements import TableChange
 CommitT = TypeVar("CommitT")
 ColumnChange: TypeAlias = evolution.SchemaChange | Callable[[Schema], evolution.SchemaChange]
 """A change of columns, or a function that makes it for the table's present columns."""
+How: TypeAlias = Literal["", "may_delay_files", "reads_rows", "needs_newest"]
+"""What a statement allows or needs: small data files may wait for the commit, because it reads none of them; it depends
+on rows of the table, and is repeated when these have changed; it is for the newest version, and is not repeated."""
 
 
 @with_full_signatures
@@ -38,24 +41,9 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
     """A table whose schema and settings can be changed. A subclass decides what a call becomes: see ``_apply``."""
 
     def _apply(
-        self,
-        operation: str,
-        statement: Callable[[TableChange], None],
-        about: About,
-        *,
-        data: Any = None,
-        may_delay_files: bool = False,
-        reads_rows: bool = False,
-        needs_newest: bool = False,
+        self, operation: str, statement: Callable[[TableChange], None], about: About, data: Any = None, how: How = ""
     ) -> CommitT:
-        """Runs one statement.
-
-        Args:
-            data: what the statement reads, and reads again when it is repeated.
-            may_delay_files: small data files may wait for the commit, because the statement reads none of them.
-            reads_rows: it depends on rows of the table, and is repeated when these have changed.
-            needs_newest: it is for the newest version, and is not repeated.
-        """
+        """Runs one statement. ``data`` is what it reads, and reads again when it is repeated."""
         raise NotImplementedError
 
     def add_column(
@@ -161,12 +149,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
             False
         """
         column = arguments.text("column", column)
-        return self._apply(
-            "alter",
-            lambda change: set_not_null(change.unit, change.name, change.request, column),
-            about,
-            reads_rows=True,
-        )
+        return self._constrain(about, set_not_null, column)
 
     def add_primary_key(self, columns: str | Sequence[str], **about: Unpack[About]) -> CommitT:
         """Gives a table without a primary key one. Reads its columns, in bounded memory; from then on none may be NULL.
@@ -186,12 +169,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
             ('user', 'day')
         """
         names = arguments.names("columns", columns)
-        return self._apply(
-            "alter",
-            lambda change: add_primary_key(change.unit, change.name, change.request, names),
-            about,
-            reads_rows=True,
-        )
+        return self._constrain(about, add_primary_key, names)
 
     def add_check(self, name: str, predicate: Where, **about: Unpack[About]) -> CommitT:
         """Adds a check: a predicate that is FALSE for no row. Every write compares its rows; NULL passes.
@@ -215,12 +193,7 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
             dolmen.errors.ConstraintError: row 1: the check 'adult' is FALSE: age >= 18, and age is 3
         """
         name = arguments.text("name", name)
-        return self._apply(
-            "alter",
-            lambda change: add_check(change.unit, change.name, change.request, name, predicate),
-            about,
-            reads_rows=True,
-        )
+        return self._constrain(about, add_check, name, predicate)
 
     def drop_check(self, name: str, **about: Unpack[About]) -> CommitT:
         """Drops a check.
@@ -359,6 +332,12 @@ class SchemaVerbs(ReadableTable, Generic[CommitT]):
             unit.add_content(request, "set", change.name, checked)
 
         return self._apply("set", statement, About(request=request, message=message, metadata=metadata))
+
+    def _constrain(self, about: About, add: Callable[..., None], *constraint: Any) -> CommitT:
+        def statement(change: TableChange) -> None:
+            add(change.unit, change.name, change.request, *constraint)
+
+        return self._apply("alter", statement, about, how="reads_rows")
 
     def _alter(self, column_change: ColumnChange, about: About) -> CommitT:
         request = about.get("request")

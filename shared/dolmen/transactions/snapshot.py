@@ -11,6 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
@@ -22,7 +23,6 @@ from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.changes.feed import ChangeFeed
 from dolmen.rows.scan.conditions import read_predicate
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.unit_of_work import UnitOfWork
@@ -106,9 +106,7 @@ class Snapshot:
             >>> db.at(version=1).sql("SELECT count(*) FROM people").fetchall()
             [(0,)]
         """
-        result: SqlResult = optional("dolmen.sql.text", "dolmen[sql]").run_on_snapshot(
-            self._context, self, query, parameters
-        )
+        result: SqlResult = higher_function("run_on_snapshot")(self._context, self, query, parameters)
         return result
 
     def __repr__(self) -> str:

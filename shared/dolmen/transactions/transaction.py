@@ -10,19 +10,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, get_args
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import higher_function
 from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
 from dolmen.commit.change import NO_NOTE, About, Metadata, Note, with_full_signatures
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import ConflictError, Error, InputError, TableExistsError, VersionExpiredError, short_repr
+from dolmen.format.column_terms import parse_sort_key, sort_texts
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_database_properties, check_one_order
 from dolmen.format.schema import Schema
-from dolmen.format.sort_order import parse_sort_key, sort_texts
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.column_types import columns_and_rows
 from dolmen.transactions.erase import Subject, forget_subjects
@@ -326,16 +326,8 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
     of a ``with`` block commits; then ``result`` is the commit.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        operation: str = "transaction",
-        *,
-        note: Note = NO_NOTE,
-        base: Manifest | None = None,
-        newest: bool = False,
-    ) -> None:
-        self._unit = UnitOfWork(context, operation, note=note, base=base, newest=newest)
+    def __init__(self, unit: UnitOfWork) -> None:
+        self._unit = unit
         self._result: Commit | None = None
 
     def table(self, name: str) -> TransactionTable:
@@ -386,7 +378,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
             ...     tx.sql("SELECT count(*) FROM people").fetchall()
             [(2,)]
         """
-        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_transaction
+        run = higher_function("run_on_transaction")
         result: SqlResult | None = run(self._unit.context, self, query, parameters, request)
         return result
 
@@ -517,7 +509,7 @@ def replay(
     conflicts: tuple[type[Error], ...] = (ConflictError, *also)
     conflict: Error
     for _ in attempts(context.runtime, policy):
-        transaction = Transaction(context, operation, note=note, newest=True)
+        transaction = Transaction(UnitOfWork(context, operation, note=note, newest=True))
         try:
             value = function(transaction)
         except VersionExpiredError as error:

@@ -23,7 +23,7 @@ from dolmen.transactions.merge.merge import NewValues, changed_rows, merge_rows,
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.row_arguments import NewColumns
 from dolmen.transactions.row_statements import Mode, TableChange
-from dolmen.transactions.schema_verbs import CommitT, SchemaVerbs
+from dolmen.transactions.schema_verbs import CommitT, How, SchemaVerbs
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
 
@@ -80,7 +80,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             change.append(change.take_columns(data, new_columns), cast, leave_out_erased)
 
-        return self._apply("append", statement, about, data=data, may_delay_files=True)
+        return self._apply("append", statement, about, data, "may_delay_files")
 
     def insert(
         self,
@@ -111,12 +111,11 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
             Traceback (most recent call last):
             dolmen.errors.DuplicateKeyError: ...
         """
-        return self._apply(
-            "insert",
-            lambda change: change.insert(change.take_columns(data, new_columns), cast, leave_out_erased),
-            about,
-            data=data,
-        )
+
+        def statement(change: TableChange) -> None:
+            change.insert(change.take_columns(data, new_columns), cast, leave_out_erased)
+
+        return self._apply("insert", statement, about, data)
 
     def upsert(
         self,
@@ -153,8 +152,8 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
             choose = partial(changed_rows, change) if arguments.flag("skip_equal", skip_equal) else None
             change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased, choose)
 
-        how = {"reads_rows": True} if skip_equal else {"may_delay_files": True}
-        return self._apply("upsert", statement, about, data=data, **how)
+        how: How = "reads_rows" if skip_equal else "may_delay_files"
+        return self._apply("upsert", statement, about, data, how)
 
     def overwrite(
         self,
@@ -198,7 +197,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
                 change.overwrite_where(rows, where, force, check, cast, leave_out_erased)
 
         needs_newest = where is not None and not force
-        return self._apply("overwrite", statement, about, data=data, needs_newest=needs_newest)
+        return self._apply("overwrite", statement, about, data, "needs_newest" if needs_newest else "")
 
     def delete(
         self,
@@ -246,7 +245,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
 
         # A file may be replaced before the commit: then the rows are looked up again.
         reads_rows = mode == "positions" or (mode == "auto" and self._is_sql(where, parameters))
-        return self._apply("delete", statement, about, data=keys, reads_rows=reads_rows)
+        return self._apply("delete", statement, about, keys, "reads_rows" if reads_rows else "")
 
     def _is_sql(self, where: Where, parameters: Parameters | None) -> bool:
         """True if a condition is not a predicate for the columns that this process knows."""
@@ -296,7 +295,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             ids.append(erase_rows(change, where, parameters, keys, on, within))
 
-        done = self._apply("erase", statement, about, data=keys)
+        done = self._apply("erase", statement, about, keys)
         return self._erasure_result(ids[-1], done)
 
     def update(
@@ -325,7 +324,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
             37
         """
         where = with_parameters(where, parameters)
-        return self._apply("update", lambda change: update_rows(change, set, where), about, reads_rows=True)
+        return self._apply("update", lambda change: update_rows(change, set, where), about, how="reads_rows")
 
     def merge(
         self,
@@ -383,7 +382,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         is_upsert = clauses.is_upsert(entry, keys, rows.rows.schema.names)
         operation = "delete" if clauses.is_delete else "upsert" if is_upsert else "merge"
         return self._apply(
-            operation, lambda change: merge_rows(change, rows, on, clauses, new_columns), about, reads_rows=True
+            operation, lambda change: merge_rows(change, rows, on, clauses, new_columns), about, how="reads_rows"
         )
 
     def restore(
@@ -415,7 +414,7 @@ class TableVerbs(SchemaVerbs[CommitT], Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             restore_table(change.unit, change.name, moment, request)
 
-        return self._apply("restore", statement, about, needs_newest=True)
+        return self._apply("restore", statement, about, how="needs_newest")
 
 
 class TransactionTable(TableVerbs[None, str]):
@@ -450,7 +449,9 @@ class TransactionTable(TableVerbs[None, str]):
     def _note_read(self, predicate: Predicate | None) -> None:
         self._unit.depend_on_rows(self.name, predicate, self._pinned)
 
-    def _apply(self, operation: str, statement: Callable[[TableChange], None], about: About, **how: Any) -> None:
+    def _apply(
+        self, operation: str, statement: Callable[[TableChange], None], about: About, data: Any = None, how: How = ""
+    ) -> None:
         request = read_request(about)
         self._unit.operations.append(operation)
         with self._unit.savepoint():  # a call may add several statements: all of them, or none

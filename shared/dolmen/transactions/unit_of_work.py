@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from dolmen.base import arguments
-from dolmen.base.records import replace
+from dolmen.base.records import html_table, replace
 from dolmen.base.units import count_text, utc
 from dolmen.commit.change import (
     NO_NOTE,
@@ -30,11 +30,9 @@ from dolmen.commit.loop import Committed
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads
-from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
-from dolmen.format.entries import DataFile
-from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Segment, TableEffect, TableEntry
+from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, TableEffect, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.load_deletes import ErasedRowsFilter, ErasureMatcher
@@ -173,10 +171,7 @@ class Commit(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         head = f"<b>version {self.version}</b> {escape(self.operation)} {self.created_at:%Y-%m-%d %H:%M:%S}Z"
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self._properties()
-        )
-        return f"<div>{head}<table>{rows}</table></div>"
+        return f"<div>{head}{html_table(self._properties())}</div>"
 
 
 def must_leave_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
@@ -402,12 +397,8 @@ class UnitOfWork:
             return  # created by this transaction: no other one can have changed it
         entry = self.base.tables[base_name]
         schema = self.context.segments.whole(entry).schema
-
-        def may_match(file: DataFile | Segment) -> bool:
-            return predicate is None or may_hold_matches(file, predicate, schema)
-
         self._dependencies.append(
-            RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema)
+            RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, predicate, schema=schema)
         )
 
     def depend_on_columns(self, name: str) -> None:

@@ -11,7 +11,7 @@ from dolmen.api.database import Database
 from dolmen.commit.head import Context
 from dolmen.errors import InputError
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import Commit
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 from dolmen_simulator.judge.erasing import SUBJECT
 from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
@@ -159,7 +159,7 @@ class _RecordingTransaction(Transaction):
     def __init__(
         self, context: Context, operation: str, run: OperationRun, effects: Effects, counts: Counter[str]
     ) -> None:
-        super().__init__(context, operation, newest=True)
+        super().__init__(UnitOfWork(context, operation, newest=True))
         self._run, self._effects, self._counts = run, effects, counts
 
     def bind(self, request: str, digest: str) -> None:

@@ -23,9 +23,9 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
+from dolmen.format.types import quote_name
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
-from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import compaction_jobs
 from dolmen.spark.compaction_jobs import CompactionTask, compact, rewrite_numbered

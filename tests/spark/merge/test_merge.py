@@ -199,6 +199,19 @@ def test_null_matches_nothing(spark: SparkSession, table: Table) -> None:
 
 
 @pytest.mark.slow
+def test_rows_without_a_primary_key_are_not_rows_of_one_key(spark: SparkSession, db: Database) -> None:
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32())])
+    clauses: tuple[None, None, list[Update | Delete]]
+    clauses = None, None, [Update({"n": "target.n + 1"}, when="target.n > 50"), Delete(when="target.n = 3")]
+    for number, numbers in enumerate([[82, 1, 3], [1, 3, 82], [3, 82, 1]]):
+        keyless = db.create_table(f"keyless_{number}", columns, primary_key="id")
+        for n in numbers:
+            keyless.append([{"id": None, "name": "a", "n": n}])
+        merge(keyless, source(spark, (7, "b", 1)), "id", *clauses)
+        assert sorted(keyless.scan(["n"]).to_arrow()["n"].to_pylist()) == [1, 83]
+
+
+@pytest.mark.slow
 def test_many_target_rows_of_one_key_are_all_rewritten(spark: SparkSession, table: Table) -> None:
     merge(table, source(spark, ("old", 1), schema="name string, n int"), "name", {"n": "target.n + source.n"}, None)
     assert rows(table) == {i: ("old", 10 * i + 1) for i in range(10)}

@@ -34,6 +34,7 @@ from dolmen.spark.write.write_tasks import (
     tombstones,
 )
 from dolmen.transactions.transaction import unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 HOUR_US = 3_600_000_000
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
@@ -108,7 +109,7 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
-    transaction = Transaction(context_of(table), "upsert")
+    transaction = Transaction(UnitOfWork(context_of(table), "upsert"))
     reported = run(spark, transaction, dying)
     entry = unit_of(transaction).entry("t")
     hidden = tombstones(transaction, "t", entry.uuid, reported)
@@ -150,7 +151,7 @@ def test_a_job_that_is_cancelled_leaves_what_collection_finds_by_its_intent(
 def test_what_a_driver_left_that_died_before_its_commit_is_collected(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
-    run(spark, Transaction(context_of(table), "upsert"), lambda work: work)
+    run(spark, Transaction(UnitOfWork(context_of(table), "upsert")), lambda work: work)
     assert (len(objects(tmp_path, "data")), len(objects(tmp_path, "tombstone"))) == (2, 2)
     later(db, 3).gc()
     assert (objects(tmp_path, "data"), objects(tmp_path, "tombstone")) == (set(), set())

@@ -29,6 +29,7 @@ from dolmen.entries.segments.erasures_in_force import (
 from dolmen.entries.segments.live import check_days_of_table
 from dolmen.errors import ConflictError, InputError, LimitError, TableExistsError, TagExistsError, TagNotFoundError
 from dolmen.format.column_history import is_date_to_timestamp, record_names
+from dolmen.format.column_terms import sort_texts
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import SchemaChange, SetSortKey, WidenColumn, needed_features
 from dolmen.format.layout import Cursor, Tag, check_table_name, memory_name
@@ -43,7 +44,6 @@ from dolmen.format.manifest import (
     TableEntry,
 )
 from dolmen.format.schema import MappedColumn, Schema, SortKey
-from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 
 

@@ -57,7 +57,7 @@ class KeysTombstones(Struct, frozen=True, dict=True):
     ends: Mapping[int, _KeyEnds]
 
     @classmethod
-    def each(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeysTombstones]:
+    def grouped(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeysTombstones]:
         """Groups keys tombstones by columns and types; ``types`` are the present ones of columns that were widened."""
         groups: dict[tuple[tuple[int, ...], tuple[str, ...]], dict[int, KeysTombstone]] = defaultdict(dict)
         for index, tombstone in enumerate(tombstones):
@@ -213,17 +213,17 @@ class FileTombstones:
 
     Args:
         where: the ``where`` tombstones.
-        ranges: groups of keys tombstones. Of each group, those count that may hide some of ``rows``.
+        key_groups: groups of keys tombstones. Of each group, those count that may hide some of ``rows``.
         rows: the bounds of the file's rows.
     """
 
     def __init__(
         self,
         where: tuple[_WherePredicate, ...] = (),
-        ranges: tuple[KeysTombstones, ...] = (),
+        key_groups: tuple[KeysTombstones, ...] = (),
         rows: RowBounds | None = None,
     ) -> None:
-        self._where, self._ranges, self._rows = where, ranges, rows or RowBounds({}, 0)
+        self._where, self._key_groups, self._rows = where, key_groups, rows or RowBounds({}, 0)
 
     @property
     def where(self) -> list[WhereTombstone]:
@@ -237,24 +237,24 @@ class FileTombstones:
     @property
     def key_columns(self) -> list[tuple[int, ...]]:
         """The columns of the keys tombstones."""
-        return list(dict.fromkeys(ranges.columns for ranges in self._ranges))
+        return list(dict.fromkeys(group.columns for group in self._key_groups))
 
     def indexes(self) -> npt.NDArray[np.int64]:
         """Their indexes among all tombstones of the table, in no order."""
         where = np.array([each.index for each in self._where], np.int64)
-        return np.concatenate([where, *(ranges.indexes[ranges.tombstone_mask(self._rows)] for ranges in self._ranges)])
+        return np.concatenate([where, *(group.indexes[group.tombstone_mask(self._rows)] for group in self._key_groups)])
 
     def __bool__(self) -> bool:
-        return bool(self._where or self._ranges)
+        return bool(self._where or self._key_groups)
 
     def __len__(self) -> int:
         return len(self.indexes())
 
     def __iter__(self) -> Iterator[Tombstone]:
         found: list[tuple[int, Tombstone]] = [(each.index, each.tombstone) for each in self._where]
-        for ranges in self._ranges:
-            kept = np.flatnonzero(ranges.tombstone_mask(self._rows))
-            found += zip(ranges.indexes[kept].tolist(), (ranges.tombstones[at] for at in kept.tolist()), strict=True)
+        for group in self._key_groups:
+            kept = np.flatnonzero(group.tombstone_mask(self._rows))
+            found += zip(group.indexes[kept].tolist(), (group.tombstones[at] for at in kept.tolist()), strict=True)
         return iter([tombstone for _, tombstone in sorted(found, key=itemgetter(0))])
 
     def __eq__(self, other: object) -> bool:
@@ -286,24 +286,24 @@ class TombstoneJudge:
             for index, tombstone in enumerate(tombstones)
             if isinstance(tombstone, WhereTombstone)
         ]
-        self._set(where, KeysTombstones.each(tombstones, schema.widened_types), schema)
+        self._set(where, KeysTombstones.grouped(tombstones, schema.widened_types), schema)
 
-    def _set(self, where: Sequence[_WherePredicate], ranges: Sequence[KeysTombstones], schema: Schema) -> None:
-        self._where, self._ranges, self._schema = where, ranges, schema
-        columns = (*(each.tombstone.columns for each in where), *(each.columns for each in ranges))
+    def _set(self, where: Sequence[_WherePredicate], key_groups: Sequence[KeysTombstones], schema: Schema) -> None:
+        self._where, self._key_groups, self._schema = where, key_groups, schema
+        columns = (*(each.tombstone.columns for each in where), *(each.columns for each in key_groups))
         self.ids = frozenset(chain.from_iterable(columns))
 
     def __bool__(self) -> bool:
-        return bool(self._where or self._ranges)
+        return bool(self._where or self._key_groups)
 
     def of_segment(self, segment: Segment) -> TombstoneJudge:
         """The tombstones that may hide rows of some file of a segment."""
         if not self:
             return self
         rows = RowBounds.of(segment, self._schema, self.ids)
-        where, ranges = self._may_hide(rows)
+        where, key_groups = self._may_hide(rows)
         judge = TombstoneJudge.__new__(TombstoneJudge)
-        judge._set(where, ranges, self._schema)
+        judge._set(where, key_groups, self._schema)
         return judge
 
     def of_files(
@@ -335,22 +335,22 @@ class TombstoneJudge:
 
     def judge_rows(self, rows: RowBounds) -> FileTombstones:
         """The tombstones that may hide some of the rows, or all of them."""
-        where, ranges = self._may_hide(rows)
-        return FileTombstones(tuple(where), tuple(ranges), rows)
+        where, key_groups = self._may_hide(rows)
+        return FileTombstones(tuple(where), tuple(key_groups), rows)
 
     def _of(self, file: DataFile, where: list[_WherePredicate], rows: RowBounds | None = None) -> FileTombstones | None:
         """``of_file``, once the ``where`` tombstones that may hide some rows have been found."""
         rows = rows or RowBounds.of(file, self._schema, self.ids)
-        if any(each.hides_all(rows) for each in self._ranges):
+        if any(each.hides_all(rows) for each in self._key_groups):
             return None
-        ranges = tuple(each for each in self._ranges if each.tombstone_mask(rows).any())
-        own = {id_: rows.columns[id_] for each in ranges for id_ in each.columns if id_ in rows.columns}
-        return FileTombstones(tuple(where), ranges, RowBounds(own, rows.rows, rows.applied_through))
+        key_groups = tuple(each for each in self._key_groups if each.tombstone_mask(rows).any())
+        own = {id_: rows.columns[id_] for each in key_groups for id_ in each.columns if id_ in rows.columns}
+        return FileTombstones(tuple(where), key_groups, RowBounds(own, rows.rows, rows.applied_through))
 
     def _may_hide(self, rows: RowBounds) -> tuple[list[_WherePredicate], list[KeysTombstones]]:
         where = [each for each in self._where if each.judge(rows) is not StatsVerdict.NEVER]
-        masks = ((ranges, ranges.tombstone_mask(rows)) for ranges in self._ranges)
-        return where, [ranges.some(mask) for ranges, mask in masks if mask.any()]
+        masks = ((group, group.tombstone_mask(rows)) for group in self._key_groups)
+        return where, [group.some(mask) for group, mask in masks if mask.any()]
 
     def file_mask(self, segment: LiveSegment) -> Mask:
         """A mask of the segment's entries whose rows some tombstone may hide; perhaps too many."""
@@ -363,8 +363,8 @@ class TombstoneJudge:
         else:
             for _, some in self.where_masks(segment):
                 mask |= some
-        for ranges in self._ranges:
-            mask |= (through < ranges.greatest_ts) & self._keys_mask(ranges, segment)
+        for group in self._key_groups:
+            mask |= (through < group.greatest_ts) & self._keys_mask(group, segment)
         return mask
 
     def where_masks(self, segment: LiveSegment) -> Iterator[tuple[Predicate | None, Mask]]:
@@ -377,10 +377,10 @@ class TombstoneJudge:
                 older &= may_match_mask(each.predicate, segment.table)
             yield each.predicate, older
 
-    def _keys_mask(self, ranges: KeysTombstones, segment: LiveSegment) -> Mask:
+    def _keys_mask(self, group: KeysTombstones, segment: LiveSegment) -> Mask:
         """A mask of files that may have keys between the least and the greatest of all these tombstones."""
         mask = np.ones(len(segment.table), np.bool_)
-        for id_, ends in ranges.ends.items():
+        for id_, ends in group.ends.items():
             field = self._schema.by_id.get(id_)
             domain = None if field is None else domain_of(field.arrow_type)
             if field is not None and domain is not None:

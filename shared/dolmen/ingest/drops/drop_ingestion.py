@@ -39,7 +39,7 @@ from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects import Quarantine, Reject, find_reject, header_of, reject_drop
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
-from dolmen.transactions.unit_of_work import must_leave_out_erased
+from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
 COPY_BYTES_PER_SECOND = 30_000_000  # the slowest speed of copying a reject
 RESERVED_SECONDS = 30  # time for the other reports after a reject is copied
@@ -216,7 +216,7 @@ class DropIngestion(Struct):
     def _find_error(self, version: int) -> Error:
         """Reads the file again on the version that rejected it, to find the reason."""
         try:
-            transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
+            transaction = Transaction(UnitOfWork(context_of(self.database), base=self.database.at(version).manifest))
             error = self._try_to_add(transaction)
         except VersionExpiredError:
             error = None

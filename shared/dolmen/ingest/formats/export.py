@@ -28,8 +28,8 @@ from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import DAY_US
 from dolmen.entries.partitions import NULL_FOLDER, Partition, PartitionSpec
 from dolmen.errors import InputError, ObjectNotFoundError, SchemaError, short_repr
+from dolmen.format.column_terms import check_partition_columns, parse_partition_by
 from dolmen.format.ingest_properties import WRITTEN, format_names
-from dolmen.format.partition_by import check_partition_columns, parse_partition_by
 from dolmen.format.schema import Schema
 from dolmen.format.types import JsonKind, TextKind, type_of
 from dolmen.ingest.formats.cells import FIRST_DAY, LAST_DAY, join_strings

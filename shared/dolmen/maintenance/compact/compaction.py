@@ -14,6 +14,7 @@ from itertools import compress
 
 from msgspec import Struct
 
+from dolmen.base.records import FactSheet
 from dolmen.base.runtime import never
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
@@ -27,7 +28,6 @@ from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion
 from dolmen.maintenance.erasures.erasure_work import last_due_ts
-from dolmen.rows.scan.plan import FactSheet
 
 _TRIES_ALONE = 2
 """How often a single file is tried. A writer that has changed it that often is likely to change it again."""

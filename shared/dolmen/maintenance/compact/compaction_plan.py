@@ -23,15 +23,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from dolmen.base.records import FactSheet
 from dolmen.base.units import MIB, count_text
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.entries.segments.row_bounds import column_bounds
+from dolmen.format.column_terms import sort_terms
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import ROW_GROUP_BYTES, TableSettings, clustered_columns
-from dolmen.format.sort_order import sort_terms
 from dolmen.rows.scan.data_objects import GAP_BYTES
-from dolmen.rows.scan.plan import FactSheet
 
 MOST_FILES = 50_000  # the most candidates of a plan. The next plan has the others.
 NEXT_PLAN = "with the next plan, this one is full"  # the reason for leaving a candidate alone

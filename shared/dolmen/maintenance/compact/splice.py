@@ -20,12 +20,12 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.chunk_locations import SpliceSource
+from dolmen.format.column_terms import sort_ids
 from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import compression, has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
-from dolmen.format.sort_order import sort_ids
 from dolmen.format.types import to_plain
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup

@@ -13,7 +13,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.manifest import ErasedTable, Erasure, Manifest, TableEntry
 from dolmen.format.receipts import RECEIPT_PREFIX, parse_receipt_key, receipt_key
 from dolmen.maintenance.erasures.erasure_receipts import load_receipt, receipt_problem
-from dolmen.maintenance.unresolved import ErasureMatches, files_behind
+from dolmen.maintenance.unresolved import ErasureCounter, files_behind
 from dolmen.maintenance.verify.findings import FindingLog
 
 
@@ -81,5 +81,5 @@ def _find_undone(context: Context, entry: TableEntry, erased: ErasedTable) -> st
     files = [file for file, _ in files_behind(entry, context.segments, ts) if file.applied_through < ts]
     if not files:
         return None
-    matches = ErasureMatches(context, entry, [erased.tombstone])
-    return next((file.path for file in files if matches.tombstones_for(file)), None)
+    counter = ErasureCounter(context, entry, [erased.tombstone])
+    return next((file.path for file in files if counter.tombstones_for(file)), None)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dolmen.base.records import FactSheet
 from dolmen.base.units import count_text, utc
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import last_rewritten_ts, least_erasure
@@ -22,7 +23,6 @@ from dolmen.iceberg.publication_upkeep import publications_before
 from dolmen.maintenance.erasures.erasure_receipts import load_receipt, receipt_of, receipt_problem, unnamed_receipt
 from dolmen.maintenance.erasures.erasure_work import expire_at, rewrite_due_at
 from dolmen.rows.scan.data_objects import data_object
-from dolmen.rows.scan.plan import FactSheet
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec import Struct
 
-from dolmen.base.records import replace
+from dolmen.base.records import FactSheet, replace
 from dolmen.base.runtime import FENCE, attempts, cached_property, never
 from dolmen.base.units import count_text
 from dolmen.commit.draft import Statement
@@ -45,7 +45,6 @@ from dolmen.maintenance.gc.sweep import (
     list_intents,
     sweep_cutoff,
 )
-from dolmen.rows.scan.plan import FactSheet
 
 OPERATION = "gc"
 """The operation of collection's commits in the history. Only commits of other operations are a reason to collect."""

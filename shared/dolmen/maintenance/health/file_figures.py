@@ -20,11 +20,11 @@ from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader, erasures_of
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.column_history import widen_bounds
+from dolmen.format.column_terms import sort_ids
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
-from dolmen.format.sort_order import sort_ids
 from dolmen.format.types import to_array
 from dolmen.maintenance.compact.compaction_plan import small_below
 from dolmen.maintenance.debt import FileSums, Numbers

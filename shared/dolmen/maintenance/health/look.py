@@ -15,10 +15,10 @@ from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError, short_repr
+from dolmen.format.column_terms import sort_ids, sort_texts
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
-from dolmen.format.sort_order import sort_ids, sort_texts
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.erasure_work import last_due_ts

@@ -19,6 +19,7 @@ from dolmen.entries.partitions import recorded_values
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widen, widening_problem
+from dolmen.format.column_terms import SortTerm
 from dolmen.format.del_object import (
     BlobInfo,
     Keys,
@@ -34,14 +35,13 @@ from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombsto
 from dolmen.format.layout import file_label
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
-from dolmen.format.sort_order import SortTerm
 from dolmen.format.transforms import Transform
 from dolmen.format.types import Plain, short_type, to_json, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.predicate.ast import from_builtins
+from dolmen.rows.scan.bloom_probes import filters_range
 from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
 from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.scan.row_groups import filters_range
 from dolmen.rows.write.conform import first_invalid
 from dolmen.rows.write.row_order import KeyArray, term_keys
 

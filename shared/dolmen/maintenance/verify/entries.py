@@ -26,10 +26,10 @@ from dolmen.errors import (
     UnsupportedFormatError,
 )
 from dolmen.format.column_history import fields_inside
+from dolmen.format.column_terms import sort_ids
 from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds
 from dolmen.format.manifest import AppliedId, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
-from dolmen.format.sort_order import sort_ids
 from dolmen.maintenance.verify.findings import FindingLog
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, TypeAlias
 
+from dolmen.base.records import FactSheet
 from dolmen.base.units import count_text
 from dolmen.maintenance.gc.deletion import Amount
-from dolmen.rows.scan.plan import FactSheet
 
 Severity: TypeAlias = Literal["error", "warning"]
 

@@ -29,19 +29,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_array
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.predicate.ast import columns as columns_of
+from dolmen.rows.scan.bloom_probes import MOST_KEYS, FileProbe, KeyFilters, KeyProbes, filters_range
 from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
-from dolmen.rows.scan.row_groups import (
-    MOST_KEYS,
-    Deletes,
-    FilePlan,
-    FileProbe,
-    KeyFilters,
-    KeyProbes,
-    OpenFile,
-    RowGroup,
-    filters_range,
-    row_groups,
-)
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, row_groups
 from dolmen.rows.scan.tombstone_keys import KeysLookup
 
 _LEAST_EXCLUDED_SHARE = 0.25  # filters that are expected to exclude a smaller share of files are not fetched

@@ -18,18 +18,19 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base import pc
+from dolmen.base.late_imports import optional
 from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.schema import Field, Schema, same_names
-from dolmen.format.types import TYPES, Mask, to_boolean_array, to_mask
+from dolmen.format.types import TYPES, Mask, Plain, to_boolean_array, to_mask
 from dolmen.predicate import bind
 from dolmen.predicate.ast import TRUE, Predicate, columns
 from dolmen.predicate.constants import LISTS, from_python
 from dolmen.predicate.domains import Domain
 from dolmen.predicate.parse import Parameters, Where, parse
-from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.engines import dataframes
-from dolmen.rows.scan.engines.dataframes import RowSource, optional
+from dolmen.predicate.text import plain_text, typed_literal
+from dolmen.rows.scan.engines import polars_expressions
+from dolmen.rows.scan.engines.dataframes import RowSource
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.scan.engines.sandbox import join_sandbox
 
@@ -76,12 +77,12 @@ def join_conditions(conditions: Sequence[Condition]) -> Condition:
 def read_predicate(where: Where, schema: Schema, *, now_us: int) -> Predicate:
     """The predicate of a text, a mapping, or an expression of pyarrow or Polars. See ``parse``."""
     if isinstance(where, pc.Expression):
-        from dolmen.rows.scan.engines.dataset import read_expression  # imports pyarrow.dataset
+        from dolmen.rows.scan.engines.arrow_expressions import read_expression  # imports ctypes
 
         return read_expression(where, schema)
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(where, polars.Expr):
-        return dataframes.read_expression(where, schema)
+        return polars_expressions.read_expression(where, schema)
     return parse(where, schema, now_us=now_us)
 
 
@@ -208,12 +209,6 @@ def _with_literals(text: str, parameters: Parameters) -> str:
     return "".join([*parts, text[end:]])
 
 
-_SQL_TYPES = {
-    Domain.BOOLEAN: "BOOLEAN", Domain.FLOAT64: "DOUBLE", Domain.TEXT: "VARCHAR", Domain.BYTES: "BLOB",
-    Domain.DATE: "DATE", Domain.TIME: "TIME", Domain.NAIVE: "TIMESTAMP", Domain.ZONED: "TIMESTAMPTZ",
-}  # fmt: skip
-
-
 def _literal(value: Any, *, in_list: bool = False) -> str:
     """A value of a parameter as DuckDB's SQL, of the type that it has in predicates."""
     if value is None:
@@ -224,7 +219,7 @@ def _literal(value: Any, *, in_list: bool = False) -> str:
     constant = from_python(value)
     assert isinstance(constant.kind, Domain)
     stored = next(each.stored for each in TYPES if each.domain == constant.kind.name and each.stored)
-    text = plain_text(constant.value, stored)  # type: ignore[arg-type]
+    plain: Plain = constant.value  # type: ignore[assignment]  # no interval
     if constant.kind is Domain.EXACT:
-        return f"({text})"  # or a sign before it would begin a comment
-    return f"CAST('{text.replace(chr(39), chr(39) * 2)}' AS {_SQL_TYPES[constant.kind]})"
+        return f"({plain_text(plain, stored)})"  # or a sign before it would begin a comment
+    return typed_literal(plain, stored)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
+from dolmen.base.records import FactSheet
 from dolmen.base.units import count_text
-from dolmen.rows.scan.plan import FactSheet, ScanPlan
+from dolmen.rows.scan.plan import ScanPlan
 
 
 class Fetch(Struct, frozen=True):

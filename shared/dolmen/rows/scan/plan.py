@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from dolmen.base.records import FactSheet
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
@@ -65,23 +65,6 @@ class View(Struct, frozen=True):
     def reading(self) -> AbstractContextManager[None]:
         """Wraps work that reads the version: a missing object raises VersionExpiredError if it has expired."""
         return self.context.reading(self.manifest.version)
-
-
-class FactSheet:
-    """A result that is shown as text, one fact a line, and in notebooks as a table."""
-
-    def facts(self) -> list[tuple[str, str]]:
-        """The facts, as pairs of name and value."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        facts = self.facts()
-        width = max(len(name) for name, _ in facts)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self.facts())
-        return f"<table>{rows}</table>"
 
 
 class SegmentUse(Struct, frozen=True):

@@ -288,7 +288,7 @@ class PlanReader:
                 RowGroupColumns(group, source, table, schema, group.tested_leaves(ids)) for group, source in some
             ]
             read = [
-                each.read(group.tested_ids) if group.predicates else {}
+                each.read(group.tested_ids) if group.hiding_predicates else {}
                 for (group, _), each in zip(some, columns, strict=True)
             ]
             groups = add_hidden_masks([group for group, _ in some], read)
@@ -299,7 +299,7 @@ class PlanReader:
             group = item[0]
             stored_bytes = group.file.file.size // len(group.file.footer.firsts)
             read = max(stored_bytes, group.rows * len(ids | group.tested_ids) * VALUE_BYTES)
-            return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
+            return read // max(1, min(MOST_TOGETHER, len(group.hiding_predicates) // FEW_PREDICATES))
 
         together = cut_by_size(self._sources(groups, ids), size, TOGETHER_BYTES)
 

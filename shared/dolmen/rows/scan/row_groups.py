@@ -1,17 +1,11 @@
-"""Decides which row groups of an opened file are read, which deletes their rows are tested for, and which rows remain.
-
-A Bloom filter proves that a key is not in its row group, and nothing else. If a value has another encoding in the file,
-or a checksum differs, the filter proves nothing and the row group is read.
-"""
+"""Decides which row groups of an opened file are read, which deletes are tested on their rows, and which rows stay."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import chain
-from operator import and_
 from typing import Protocol
 
 import numpy as np
@@ -24,141 +18,19 @@ from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
-from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, may_contain_mask
 from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.del_object import keep_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
-from dolmen.format.types import Mask, Plain, to_array, to_boolean_array, to_mask
+from dolmen.format.types import Mask, to_boolean_array, to_mask
 from dolmen.predicate.any_of import Conjunction, any_of
-from dolmen.predicate.ast import (
-    And,
-    Column,
-    Compare,
-    In,
-    Literal,
-    Or,
-    Predicate,
-    StructField,
-    all_columns,
-    columns,
-    term_ids,
-)
+from dolmen.predicate.ast import Column, Predicate, StructField, all_columns, columns, term_ids
 from dolmen.predicate.evaluate import matches, with_fields
 from dolmen.predicate.prune import StatsVerdict
+from dolmen.rows.scan.bloom_probes import FileProbe
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.tombstone_keys import KeysLookup, Tuples
-
-MOST_KEYS = 65_536  # more values than this are not looked up in filters
-
-
-def filters_range(footer: DataFileFooter) -> Range | None:
-    """The bytes of a file's filters; None if it has none, or no checksum of them."""
-    metadata, sums = footer.metadata, footer.sums
-    if not sums or not sums.states:
-        return None
-    group = metadata.row_group(0)
-    if all(group.column(leaf).bloom_filter_offset is None for leaf in range(metadata.num_columns)):
-        return None
-    part = sums.behind_chunks(metadata)
-    return Range(part.start, part.end)
-
-
-class KeyFilters(Struct, frozen=True):
-    """The verified filters of one file; ``start`` is their offset in it."""
-
-    footer: DataFileFooter
-    start: int
-    body: memoryview
-
-    @classmethod
-    def check(cls, footer: DataFileFooter, start: int, body: bytes) -> KeyFilters | None:
-        """The filters in these bytes; None if they are damaged."""
-        expected = filters_range(footer)
-        if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
-            return None
-        if not footer.sums.behind_chunks(footer.metadata).states.match(body):
-            return None
-        return cls(footer, start, memoryview(body))
-
-    def blocks(self, group: int, id_: int) -> Blocks | None:
-        """The filter of a column in a row group; None without one."""
-        column = self.footer.columns.get(id_)
-        if column is None or len(column.leaves) != 1:
-            return None
-        chunk = self.footer.metadata.row_group(group).column(column.leaves[0])
-        if chunk.bloom_filter_offset is None or chunk.bloom_filter_length is None:
-            return None
-        first = chunk.bloom_filter_offset - self.start
-        last = first + chunk.bloom_filter_length
-        return decode(self.body[first:last]) if 0 <= first <= last <= len(self.body) else None
-
-
-class KeyProbes:
-    """The values that filters are asked for, of predicates and of lookups, hashed once for all files of a scan."""
-
-    def __init__(self) -> None:
-        self._hashes: dict[tuple[int, int, pa.DataType], tuple[object, tuple[Hashes, Mask] | None]] = {}
-
-    def hashes(self, source: Compare | In | KeysLookup, at: int, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
-        """The hashes of a predicate's values, or of one column of a lookup's keys, in files where it has this type."""
-        key = (id(source), at, arrow_type)
-        if key not in self._hashes:
-            values = source.all_keys()[at] if isinstance(source, KeysLookup) else _literals(source)
-            self._hashes[key] = source, None if values is None else hashes_in_file(values, arrow_type)
-        return self._hashes[key][1]
-
-
-def _literals(p: Compare | In) -> pa.Array | None:
-    """The values that a column is compared with; None if filters can't be asked for them."""
-    literal = p.right if isinstance(p, Compare) else p
-    assert isinstance(literal, (Literal, In))
-    plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
-    return to_array(plain, literal.arrow_type) if has_hashes(literal.arrow_type) else None
-
-
-@dataclass
-class FileProbe:
-    """The filters of one file, as a scan uses them."""
-
-    filters: KeyFilters
-    probes: KeyProbes
-    requested: int | None = None  # the number of bytes that were fetched for the filters; None if they were cached
-    with_footer: bool = False  # whether the footer came with the filters, in the same request
-    # counts row groups that the filters excluded, or that need no test because of the filters
-    excluded: int = field(default=0, init=False)
-
-    def may_match(self, group: int, p: Predicate) -> bool:
-        """True if a predicate may be TRUE for a row of a row group."""
-        match p:
-            case And():
-                return all(self.may_match(group, arg) for arg in p.args)
-            case Or():
-                return any(self.may_match(group, arg) for arg in p.args)
-            case Compare(op="=", left=Column() as column, right=Literal()) | In(column=Column() as column):
-                assert isinstance(p, (Compare, In))
-                mask = self._mask(group, column.id, p, 0)
-                return mask is None or bool(mask.any())
-            case _:
-                return True
-
-    def may_hold(self, group: int, lookup: KeysLookup) -> bool:
-        """True if a row of a row group may have one of a lookup's keys."""
-        if not lookup.is_in_memory or lookup.count > MOST_KEYS:
-            return True
-        column_masks = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
-        masks = [mask for mask in column_masks if mask is not None]
-        return not masks or bool(reduce(and_, masks).any())
-
-    def _mask(self, group: int, id_: int, source: Compare | In | KeysLookup, at: int) -> Mask | None:
-        """A mask of the values that may be in a column; None if the filter proves nothing about them."""
-        blocks = self.filters.blocks(group, id_)
-        if blocks is None:
-            return None
-        hashes = self.probes.hashes(source, at, self.filters.footer.columns[id_].type)
-        return None if hashes is None else may_contain_mask(blocks, hashes[0]) & hashes[1]
-
 
 _FEW_ROWS = 10_000
 """If a file has at most these rows, in one row group, deletes by predicates are not compared with the row group's
@@ -245,15 +117,15 @@ class RowGroup:
     first: int  # position of its first row: rows of the file before it, deleted ones included
     rows: int  # number of physical rows
     deleted: int  # number of its rows that the file's vector deletes
-    predicate: Predicate | None  # the scan's predicate; None if every row matches
-    predicates: tuple[Conjunction, ...]  # of ``where`` tombstones; rows for which one is TRUE are hidden
+    where: Predicate | None  # the scan's predicate; None if every row matches
+    hiding_predicates: tuple[Conjunction, ...]  # of ``where`` tombstones; rows for which one is TRUE are hidden
     lookups: tuple[KeysLookup, ...]  # of ``keys`` tombstones
     # indexes of the rows to read, ascending, counted from the start of the row group; None for all rows. If only some
     # are read, ``rows`` is the number of these.
     picked: Rows | None = field(default=None, kw_only=True)
     # ids of columns whose values in the picked rows are known: they are read only for a test
     known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
-    # a mask of the rows that ``predicates`` hide, once they are evaluated
+    # a mask of the rows that ``hiding_predicates`` hide, once they are evaluated
     hidden: Mask | None = field(default=None, kw_only=True)
     test: RowTest | None = field(default=None, kw_only=True)  # evaluates the scan's condition that is not a predicate
 
@@ -265,8 +137,8 @@ class RowGroup:
     @cached_property
     def tested_ids(self) -> frozenset[int]:
         """Ids of the columns that decide which rows are there."""
-        ids: set[int] = set(columns(self.predicate)) if self.predicate is not None else set()
-        ids.update(*(predicate.ids for predicate in self.predicates))
+        ids: set[int] = set(columns(self.where)) if self.where is not None else set()
+        ids.update(*(predicate.ids for predicate in self.hiding_predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
         return frozenset(ids if self.test is None else ids.union(field.id for field in self.test.fields))
@@ -292,11 +164,11 @@ class RowGroup:
         Empty where rows are picked: their structs are read as a whole.
         """
         footer = self.file.footer
-        has_tests = self.predicate is not None or self.predicates
+        has_tests = self.where is not None or self.hiding_predicates
         if self.picked is not None or not has_tests or not footer.struct_fields:
             return {}
-        used = frozenset[Column]() if self.predicate is None else all_columns(self.predicate)
-        used = used.union(*(predicate.columns for predicate in self.predicates))
+        used = frozenset[Column]() if self.where is None else all_columns(self.where)
+        used = used.union(*(predicate.columns for predicate in self.hiding_predicates))
         whole = whole.union(*(lookup.columns for lookup in self.lookups))
         whole |= {each.id for each in self.test.fields} if self.test else set()
         found: dict[int, set[int]] = defaultdict(set)
@@ -423,8 +295,8 @@ def row_groups(
             first=first,
             rows=rows,
             deleted=deleted,
-            predicate=predicate if verdict is StatsVerdict.MAYBE else None,
-            predicates=predicates,
+            where=predicate if verdict is StatsVerdict.MAYBE else None,
+            hiding_predicates=predicates,
             lookups=lookups,
         )
 
@@ -440,7 +312,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _exclude(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
     # Predicates that ``PlanReader.read`` has not evaluated together with other row groups' predicates.
-    if group.predicates:
+    if group.hiding_predicates:
         (group,) = add_hidden_masks([group], [columns])
         assert group.hidden is not None
         keep = _exclude(keep, group.hidden)
@@ -458,10 +330,10 @@ def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, 
     alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
     read = list(columns)
     for at, group in enumerate(groups):
-        if group.predicates and group.hidden is None:
-            ids = sorted(frozenset[int]().union(*(predicate.term_ids for predicate in group.predicates)))
+        if group.hiding_predicates and group.hidden is None:
+            ids = sorted(frozenset[int]().union(*(predicate.term_ids for predicate in group.hiding_predicates)))
             if not columns[at].keys() >= set(ids):  # structs of the same type may have other ids inside
-                predicates = (each.predicate for each in group.predicates)
+                predicates = (each.predicate for each in group.hiding_predicates)
                 read[at] = with_fields(columns[at], chain.from_iterable(map(all_columns, predicates)))
             known = group.file.footer.columns.keys() | group.file.footer.constants.keys()
             lacking = tuple(id_ for id_ in ids if id_ not in known)
@@ -499,13 +371,13 @@ def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conju
 
     A predicate applies to the row groups that have it: their files are older than its delete.
     """
-    first = groups[0].predicates
-    if all(group.predicates == first for group in groups):
+    first = groups[0].hiding_predicates
+    if all(group.hiding_predicates == first for group in groups):
         yield from ((predicate, None) for predicate in first)
         return
     members: dict[Conjunction, list[int]] = defaultdict(list)
     for at, group in enumerate(groups):
-        for predicate in group.predicates:
+        for predicate in group.hiding_predicates:
             members[predicate].append(at)
     for predicate, indexes in members.items():
         applies = np.zeros(len(groups), np.bool_)
@@ -524,9 +396,9 @@ def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
 def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
     keep = live_mask(group, columns)
-    if group.predicate is not None:
+    if group.where is not None:
         # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
-        matching = to_mask(matches(group.predicate, columns, group.rows))
+        matching = to_mask(matches(group.where, columns, group.rows))
         keep = matching if keep is None else keep & matching
     if group.test is not None:
         keep = group.test.narrow(keep, [column_of(group, each, columns) for each in group.test.fields])

@@ -88,7 +88,7 @@ class KeySearch:
             for group in reader.groups(found.rows):
                 rows = found.rows.get(group.file.file.uuid)
                 if rows is None:
-                    yield group if self._filter_rows else replace(group, predicate=None)
+                    yield group if self._filter_rows else replace(group, where=None)
                     continue
                 row_indexes = group.rows_at(rows.bitmap)
                 if len(row_indexes):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from dolmen.base.late_imports import optional
 from dolmen.base.records import replace
 from dolmen.errors import InputError
 from dolmen.format.del_object import vector_of_mask
@@ -22,7 +23,7 @@ from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.conditions import Condition, join_conditions, read_condition
 from dolmen.rows.scan.data_objects import first_request, footer_key
-from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
+from dolmen.rows.scan.engines.dataframes import lazy_frame, to_pandas, to_polars
 from dolmen.rows.scan.explanation import Explanation, Fetch
 from dolmen.rows.scan.load_deletes import blob_requests, cache_key, tombstones_to_fetch
 from dolmen.rows.scan.plan import ScanPlan, View, plan

@@ -405,7 +405,7 @@ class KeysLookup:
 
     @cached_property
     def _ranges(self) -> list[KeysTombstones]:
-        return KeysTombstones.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
+        return KeysTombstones.grouped(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
     def judge(self, rows: RowBounds) -> StatsVerdict:
         if self._greatest_ts <= rows.applied_through:

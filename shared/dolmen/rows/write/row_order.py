@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.base import pc
+from dolmen.format.column_terms import SortTerm, sort_terms
 from dolmen.format.entries import Bounds
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.sort_order import SortTerm, sort_terms
 from dolmen.format.types import integer_form, to_array
 
 KeyArray: TypeAlias = pa.Array | pa.ChunkedArray

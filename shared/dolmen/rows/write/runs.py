@@ -21,10 +21,10 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.base.units import KIB, MIB
+from dolmen.format.column_terms import partition_terms, sort_ids, sort_terms
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PageLocations
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.properties import (
     FAST_COMPRESSION,
     ROW_GROUP_BYTES,
@@ -35,7 +35,6 @@ from dolmen.format.properties import (
     key_filter_bits,
 )
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
-from dolmen.format.sort_order import sort_ids, sort_terms
 from dolmen.format.transforms import Transform
 from dolmen.format.types import Plain, to_plain
 from dolmen.rows.write.encodings import Encodings, choose, leaves

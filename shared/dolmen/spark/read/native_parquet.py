@@ -37,7 +37,7 @@ from dolmen.errors import CorruptionError, Error
 from dolmen.format.entries import DataFile
 from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
-from dolmen.predicate.domains import HOLDS, Domain, Op, convert, domain_of, fit, grid, join, order, plain_of, rounds_to
+from dolmen.predicate.domains import Domain, Op, convert, domain_of, fit, fit_float, grid, join, plain_of
 from dolmen.predicate.like import pattern
 from dolmen.rows.scan.row_groups import FilePlan
 from dolmen.spark.frame_types import spark_type, to_frame
@@ -312,19 +312,13 @@ def _compare_float(op: Op, left: Column, column_type: pa.DataType, value: float,
 
 def _compare_as_float(op: Op, left: Column, column_type: pa.DataType, value: float, domain: Domain) -> Column:
     """Compares integers or decimals with a float, as the floats next to them, but without a cast."""
-    if not abs(value) < 2e38:  # beyond all numbers of these types, or NaN
-        return _constant_unless_null(left, order(0.0, value) in HOLDS[op])
-    least, greatest, inclusive = rounds_to(value, domain)
     if op in ("=", "<>"):
         at_least, at_most = (_compare_as_float(side, left, column_type, value, domain) for side in (">=", "<="))
         return at_least & at_most if op == "=" else ~(at_least & at_most)
-    if op in (">=", "<"):
-        return _compare_exact(
-            (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<="), left, column_type, least
-        )
-    return _compare_exact(
-        ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">="), left, column_type, greatest
-    )
+    fitted = fit_float(op, value, domain)
+    if isinstance(fitted, bool):
+        return _constant_unless_null(left, fitted)
+    return _compare_exact(fitted[0], left, column_type, fitted[1])
 
 
 def _compare_exact(op: Op, left: Column, column_type: pa.DataType, value: Any, domain: Domain = Domain.EXACT) -> Column:

@@ -64,8 +64,6 @@ PARTITION_BYTES = 128 * MIB  # the most bytes of files that are read together; a
 FILE_BYTES = MIB  # the cost of opening a file, in bytes read, so that one task does not get many small files
 PARTITIONS = 64  # partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks
 ADDED = tuple(field.name for field in FEED_FIELDS)  # the columns that the feed adds
-_PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
-_ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
 
 
@@ -213,9 +211,8 @@ class _PushedFilterReader(ConditionReader[Any]):
                 return bind.is_null(field)
             case "IsNotNull":
                 return bind.negation(bind.is_null(field))
-            case name if name in _PATTERNS:
-                escaped = "".join(_ESCAPE + c if c in "%_" + _ESCAPE else c for c in node.value)
-                return bind.like(field, Value(Domain.TEXT, _PATTERNS[name].format(escaped)), _ESCAPE, False)
+            case "StringStartsWith" | "StringEndsWith" | "StringContains" as name:
+                return bind.text_match(name.removeprefix("String").lower(), field, Value(Domain.TEXT, node.value))
             case "In" if not pa.types.is_floating(field.arrow_type):
                 return bind.one_of(field, [_value(each, field) for each in node.value])
             case "EqualNullSafe":

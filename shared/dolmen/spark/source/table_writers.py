@@ -33,7 +33,6 @@ from dolmen.commit.head import context_of
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUploads, record_predicate
-from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, InputError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
@@ -146,47 +145,20 @@ class WriteJob(Struct, frozen=True):
         written = [result for result in results if result.files]
         if not written and not self.overwrite and request is None:
             return
-        digest = ""
-        if self.digest is not DigestMode.NONE:
-            sums = RowSums()
-            for result in results:
-                sums.add_sums(result.sums)
-            replaced = (
-                "partitions" if self.by_partition else None if self.where is None else to_json(self.where).decode()
-            )
-            digest = content_digest(self.operation, self.table, replaced, sums.content())
         context = context_of(open_database(self.url))
         files = tuple(file for result in written for file in result.files)
         # A stream makes another job for the commit than for the tasks: the files are those of the tasks' job.
         jobs = {(result.job.uuid, result.job.txid, result.job.entry) for result in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
         uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
-        schema = decode_entry(entry).schema
-        statements: tuple[Statement, ...] = ()
         uploads = PendingUploads(context.store, context.runtime, context.segments)
-        dependencies: tuple[RowsDependency, ...] = ()
-        where = self.where
-        if self.by_partition and files:
-            where = predicate_of_files(partitions_to_replace(self.table, decode_entry(entry)), files)
-        if self.digest is not DigestMode.ALONE and where is not None:
-            tombstone = record_predicate(partial(uploads.tombstone_object, self.table, uuid), schema, where)
-            tombstones = (tombstone,) if tombstone else ()
-            statements = (Write(self.table, uuid, files, tombstones, request, schema=schema, is_overwrite=True),)
-            if not self.force:
-                may_match = partial(may_hold_matches, predicate=where, schema=schema)
-                advice = "make the rows again and repeat, or give the option force"
-                dependencies = (RowsDependency(self.table, uuid, self.epoch, self.base_ts, may_match, advice, schema),)
-        elif self.overwrite and not self.by_partition and self.digest is not DigestMode.ALONE:
-            base = self.epoch, self.base_ts
-            statements = (Overwrite(self.table, uuid, *base, files, self.force, request, schema),)
-        elif files:
-            statements = (Write(self.table, uuid, files, request=request, schema=schema),)
+        statement, dependency = self._statement(files, uuid, decode_entry(entry), uploads, request)
         change = Change(
             commit_id=context.runtime.uuid(),
             operation=self.operation,
-            statements=statements,
-            applied={} if request is None else {request: digest},
-            dependencies=dependencies,
+            statements=() if statement is None else (statement,),
+            applied={} if request is None else {request: self._content_digest(results)},
+            dependencies=() if dependency is None else (dependency,),
             first_upload_us=min((result.first_upload_us for result in written), default=None),
             txid=txid,
         )
@@ -200,6 +172,35 @@ class WriteJob(Struct, frozen=True):
             ) from error
         if done.manifest is not None and txid is not None:
             TaskIntent(context.store, context.runtime, txid, self.operation, self.table).finish()
+
+    def _content_digest(self, results: Sequence[TaskResult]) -> str:
+        if self.digest is DigestMode.NONE:
+            return ""
+        sums = RowSums()
+        for result in results:
+            sums.add_sums(result.sums)
+        replaced = "partitions" if self.by_partition else None if self.where is None else to_json(self.where).decode()
+        return content_digest(self.operation, self.table, replaced, sums.content())
+
+    def _statement(
+        self, files: tuple[DataFile, ...], uuid: str, entry: TableEntry, uploads: PendingUploads, request: str | None
+    ) -> tuple[Statement | None, RowsDependency | None]:
+        """The statement that the files are for, if it does anything, and the read of the rows that it replaces."""
+        if self.digest is DigestMode.ALONE:
+            return None, None
+        where, schema = self.where, entry.schema
+        if self.by_partition and files:
+            where = predicate_of_files(partitions_to_replace(self.table, entry), files)
+        if where is not None:
+            tombstone = record_predicate(partial(uploads.tombstone_object, self.table, uuid), schema, where)
+            tombstones = (tombstone,) if tombstone else ()
+            advice = "make the rows again and repeat, or give the option force"
+            read = RowsDependency(self.table, uuid, self.epoch, self.base_ts, where, advice, schema)
+            write = Write(self.table, uuid, files, tombstones, request, schema=schema, is_overwrite=True)
+            return write, None if self.force else read
+        if self.overwrite and not self.by_partition:
+            return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request, schema), None
+        return (Write(self.table, uuid, files, request=request, schema=schema) if files else None), None
 
 
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]

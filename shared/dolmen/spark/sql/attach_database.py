@@ -1,4 +1,4 @@
-"""Attaches a database to a session: as views of its tables, or as a catalog."""
+"""Attaches a database to a session, as views of its tables or as a catalog, and detaches it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.spark.frame_types import items
 from dolmen.spark.sessions import check_any_session, check_database, check_session
 from dolmen.spark.sql.attachment import Attachment, CatalogAttachment, attachments_of
-from dolmen.spark.sql.catalog import install, uninstall
-from dolmen.spark.sql.jvm_objects import add_table_function
-from dolmen.spark.sql.table_relations import table_frame
+from dolmen.spark.sql.catalog.catalog import install, uninstall
+from dolmen.spark.sql.catalog.jvm_objects import add_table_function
+from dolmen.spark.sql.catalog.table_relations import table_frame
 from dolmen.spark.tasks import is_remote
 from dolmen.store import portable_url
 from dolmen.transactions.readable_table import ReadableTable
@@ -79,6 +79,13 @@ def attach(
         if not is_remote(spark):
             _add_table_changes(spark)
     return attachment
+
+
+def detach(spark: SparkSession, database: Database | None = None) -> None:
+    """Drops the views or the catalog of a database, or of all that are attached to a session."""
+    for each in list(attachments_of(check_any_session(spark)).all):
+        if database is None or each.database.url == database.url:
+            each.detach()
 
 
 def _attach_catalog(spark: SparkSession, database: Database, catalog: str) -> Attachment:

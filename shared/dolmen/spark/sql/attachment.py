@@ -18,7 +18,6 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.spark.frame_types import Origin, origins_of, quote
-from dolmen.spark.sessions import check_any_session
 from dolmen.spark.tasks import is_remote, raising_dolmen_errors, reason_of
 from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
@@ -190,13 +189,6 @@ class CatalogAttachment(Attachment):
 
     def __repr__(self) -> str:
         return f"<Attachment of {self.database.url}: catalog {self.catalog}>"
-
-
-def detach(spark: SparkSession, database: Database | None = None) -> None:
-    """Drops the views or the catalog of a database, or of all that are attached to a session."""
-    for each in list(attachments_of(check_any_session(spark)).all):
-        if database is None or each.database.url == database.url:
-            each.detach()
 
 
 Args: TypeAlias = Mapping[str, Any] | Sequence[Any] | None

@@ -42,8 +42,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys([*_DIGITS, "date", "timestamp", "timestamp_ntz"], int), "string": str
 }  # fmt: skip
 """Types of values in a set, which Spark shows as text."""
-PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
-_ESCAPE = "\\"
 _SEPARATOR = "\x1f\x00\x1f"
 MOST_NODES = 400  # a condition of more nodes is left to Spark: each costs a call of the JVM
 
@@ -107,7 +105,7 @@ class _CatalystReader(ConditionReader[Any]):
             case "InSet":
                 return self._in_set(node)
             case "StartsWith" | "EndsWith" | "Contains" as kind:
-                return self._like(PATTERNS[kind], node)
+                return self._text_match(kind, node)
             case "AttributeReference" | "GetStructField":
                 return bind.truth(self._plain_column(node))
             case "EqualNullSafe":
@@ -152,14 +150,14 @@ class _CatalystReader(ConditionReader[Any]):
             raise UnsupportedConditionError
         return bind.one_of(field, [Value(domain, read(text)) for text in texts])
 
-    def _like(self, pattern: str, node: Any) -> Predicate:
+    def _text_match(self, kind: str, node: Any) -> Predicate:
         field, value = self._plain_column(node.left()), node.right()
         if {node.left().dataType().simpleString(), value.dataType().simpleString()} != {"string"}:
             raise UnsupportedConditionError
         text = self._value(value, field)
         if text.kind is None:
             raise UnsupportedConditionError
-        return as_pattern(pattern, field, text)
+        return bind.text_match(kind.lower(), field, text)
 
     def _plain_column(self, node: Any) -> Field:
         if kind_of_node(node) == "CommonExpressionRef":
@@ -191,12 +189,6 @@ class _CatalystReader(ConditionReader[Any]):
         if not node.foldable():
             raise UnsupportedConditionError
         return plain_value(node.dataType().simpleString(), node.eval(None), field)
-
-
-def as_pattern(pattern: str, field: Field, text: Value) -> Predicate:
-    """``LIKE`` for a text at the start, at the end or inside of another."""
-    escaped = "".join(_ESCAPE + c if c in "%_" + _ESCAPE else c for c in str(text.value))
-    return bind.like(field, Value(Domain.TEXT, pattern.format(escaped)), _ESCAPE, False)
 
 
 def plain_value(kind: str, value: Any, field: Field) -> Value:

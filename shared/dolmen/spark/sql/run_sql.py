@@ -16,9 +16,9 @@ from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.frame_types import quote
 from dolmen.spark.sessions import active_session, check_any_session
 from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, CatalogAttachment, Views, attachments_of
-from dolmen.spark.sql.catalog import Catalog
+from dolmen.spark.sql.catalog.catalog import Catalog
+from dolmen.spark.sql.catalog.table_relations import table_frame
 from dolmen.spark.sql.dml import RowChange, cast_values, delete_rows, find_field, merge_rows, update_rows
-from dolmen.spark.sql.table_relations import table_frame
 from dolmen.spark.tasks import is_remote
 from dolmen.spark.write.from_frame import UnchangedSince, append, bind_request, overwrite, write_remotely
 from dolmen.sql.statements import (

@@ -17,9 +17,9 @@ from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import SchemaError
 from dolmen.format.column_history import widening_problem
+from dolmen.format.column_terms import partition_terms
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.partition_by import partition_terms
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.format.transforms import Transform
 from dolmen.rows.write.conform import plan_conform

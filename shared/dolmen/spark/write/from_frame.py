@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.base.records import replace
 from dolmen.commit.change import RowsDependency, find_applied
 from dolmen.commit.draft import Statement
 from dolmen.commit.head import commit_of, context_of
@@ -197,8 +196,8 @@ def _overwrite_some(
             predicate = spec.predicate(partitions)
         if not unchanged.force:
             unit.depend_on_rows(table.name, predicate)
-        write = TableChange(unit, table.name, request, entry).delete_rows(predicate, None)
-        return replace(write, files=tuple(written.files), is_overwrite=True), content
+        change = TableChange(unit, table.name, request, entry)
+        return change.replace_matching(predicate, tuple(written.files)), content
 
     return _commit(table, "overwrite", request, statement, DigestMode.of(request))
 
@@ -414,7 +413,7 @@ def _commit(
     refresh: bool = True,
 ) -> Commit:
     """Commits one statement, on the newest version, or (``refresh=False``) on the newest that the table has seen."""
-    transaction = Transaction(context_of(table), operation)
+    transaction = Transaction(UnitOfWork(context_of(table), operation))
     unit = unit_of(transaction)
     if refresh:
         unit.refresh()
@@ -478,7 +477,7 @@ class UnchangedSince(Struct, frozen=True):
         base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_in(base, name, uuid).epoch
         advice = f"these rows were made from version {oldest}: make the frame again and repeat, or give force=True"
-        unit.depend_on(RowsDependency(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
+        unit.depend_on(RowsDependency(name, uuid, epoch, base.commit_ts, advice=advice))
 
 
 def entry_in(manifest: Manifest, name: str, uuid: str) -> TableEntry:

@@ -269,9 +269,14 @@ class MergePlan:
         return target.join(F.broadcast(keys), are_equal(target_keys, map(F.col, names)), "left_semi")
 
     def _keep_one_row_per_key(self, rows: DataFrame, keys: Sequence[Column]) -> DataFrame:
-        """Keeps the action of each key's last committed row. If it has one, the key's other rows are hidden."""
+        """Keeps the action of each key's last committed row. If it has one, the key's other rows are hidden.
+
+        NULL equals nothing: each row with NULL in its key stands for itself.
+        """
         order = [F.col(f"target.{name}") for name in (COMMIT_TS, FILE, ROW)]
-        by_key, by_row = Window.partitionBy(*keys), Window.partitionBy(*keys, *order[1:])
+        has_null = reduce(Column.__or__, (key.isNull() for key in keys))
+        by_row = Window.partitionBy(*keys, *order[1:])
+        by_key = Window.partitionBy(*keys, *(F.when(has_null, column) for column in order[1:]))
         is_last = F.dense_rank().over(by_key.orderBy(*(column.desc_nulls_last() for column in order))) == 1
         is_first = F.row_number().over(by_row.orderBy(F.col(ACTION))) == 1  # several source rows may match a row
         ranked = rows.withColumn(_LAST, is_last).withColumn(_FIRST, is_first)

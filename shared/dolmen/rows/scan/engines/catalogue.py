@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dolmen.errors import InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import DefaultFunction, Schema
-from dolmen.format.types import from_json
+from dolmen.format.types import from_json, quote_name
 from dolmen.predicate.ast import Column
-from dolmen.predicate.text import checks_in_sql, literal, quote_name
+from dolmen.predicate.text import checks_in_sql, literal
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.plan import stored_schema_of
 

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from msgspec import Struct
 
+from dolmen.base.late_imports import optional
 from dolmen.errors import InputError, short_repr
 from dolmen.format.schema import same_names
 from dolmen.format.types import is_text, one_array
-from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, reject_functions
 
 Node = Mapping[str, Any]  # a node of the tree that DuckDB parses an expression to

@@ -10,8 +10,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from dolmen.base.late_imports import optional
 from dolmen.errors import InputError
-from dolmen.rows.scan.engines.dataframes import optional
 
 if TYPE_CHECKING:
     import duckdb

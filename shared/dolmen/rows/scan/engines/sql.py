@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.late_imports import optional
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.engines.catalogue import asks_about_tables, create_table
-from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
+from dolmen.rows.scan.engines.dataframes import RowSource, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset, needs_boxes
 from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, open_sandbox, reject_functions
 from dolmen.rows.scan.plan import SchemaSource, stored_schema_of

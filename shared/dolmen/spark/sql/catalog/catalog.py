@@ -24,15 +24,13 @@ from dolmen.api.table import Table
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import InputError, TableNotFoundError
-from dolmen.format.partition_by import PartitionTerm, partition_terms
+from dolmen.format.column_terms import PartitionTerm, partition_terms, sort_texts
 from dolmen.format.schema import Field, constant
-from dolmen.format.sort_order import sort_texts
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark.frame_types import quote, spark_type, worker_schema
-from dolmen.spark.sql.catalog_changes import change_table, cluster_by, default_value
-from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
-from dolmen.spark.sql.jvm_objects import (
+from dolmen.spark.sql.catalog.catalog_changes import change_table, cluster_by, default_value
+from dolmen.spark.sql.catalog.jvm_objects import (
     JavaObjectMethods,
     array,
     called_by_spark,
@@ -42,13 +40,15 @@ from dolmen.spark.sql.jvm_objects import (
     python_object,
     v2_columns,
 )
-from dolmen.spark.sql.table_relations import CONNECTOR, TableMethods, TableRelation, ensure_rule
+from dolmen.spark.sql.catalog.table_relations import CONNECTOR, TableMethods, TableRelation, ensure_rule
+from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
 from dolmen.spark.tasks import Py4JJavaError
 from dolmen.spark.write.from_frame import UnchangedSince, append, overwrite, write_frame
 from dolmen.spark.write.write_tasks import DigestMode
 from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Exist, Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -289,7 +289,7 @@ class _NewTable(TableMethods):
         """Does nothing: nothing was committed."""
 
     def _commit(self, frame: DataFrame | None) -> None:
-        transaction = Transaction(context_of(self._catalog.database), "create_table", newest=True)
+        transaction = Transaction(UnitOfWork(context_of(self._catalog.database), "create_table", newest=True))
         unit = unit_of(transaction)
         if frame is not None and self._table in unit.tables:  # it may read the table that it replaces
             UnchangedSince(None, force=False).add_to(transaction, self._table, frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,9 +15,6 @@ from dolmen.spark.frame_types import quote, spark_type, worker_schema
 from dolmen.spark.sql.catalyst import kind_of_node
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction_table import TransactionTable
-
-if TYPE_CHECKING:
-    pass
 
 
 def change_table(spark: SparkSession, table: TransactionTable, change: Any) -> None:

@@ -21,8 +21,7 @@ from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.frame_types import Origin, items, spark_schema
 from dolmen.spark.read.native_parquet import warn_once
-from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
-from dolmen.spark.sql.jvm_objects import (
+from dolmen.spark.sql.catalog.jvm_objects import (
     JavaObjectMethods,
     add_rule,
     array,
@@ -34,6 +33,7 @@ from dolmen.spark.sql.jvm_objects import (
     v2_columns,
     value_of_session,
 )
+from dolmen.spark.sql.catalyst import kind_of_node, read_pushed
 from dolmen.spark.tasks import Py4JError, is_remote
 from dolmen.transactions.readable_table import ReadableTable
 from dolmen.transactions.snapshot import PinnedTable

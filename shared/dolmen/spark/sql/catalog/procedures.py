@@ -11,9 +11,9 @@ from dolmen.api.database import Database
 from dolmen.errors import InputError
 from dolmen.spark.compaction_jobs import compact
 from dolmen.spark.gc_and_index import gc
-from dolmen.spark.sql.catalog import Catalog
-from dolmen.spark.sql.jvm_objects import JavaObjectMethods, array, called_by_spark, interfaces
-from dolmen.spark.sql.table_relations import CONNECTOR
+from dolmen.spark.sql.catalog.catalog import Catalog
+from dolmen.spark.sql.catalog.jvm_objects import JavaObjectMethods, array, called_by_spark, interfaces
+from dolmen.spark.sql.catalog.table_relations import CONNECTOR
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
