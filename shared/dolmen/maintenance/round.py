@@ -30,17 +30,13 @@ from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.publication_directory import asks_for_publication
 from dolmen.maintenance.compact.compaction import Compacted, compact
-from dolmen.maintenance.debt import Debts
+from dolmen.maintenance.debt import STEPS, Debts, Step
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
 from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.indexing import index_table
 from dolmen.maintenance.resolution import Resolved, resolve
 from dolmen.maintenance.segment_merging import Merged, merge_segments
 from dolmen.maintenance.ttl import Expired, expire_rows
-
-Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
-
-STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "publish")
 
 
 @dataclass(frozen=True)
