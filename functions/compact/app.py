@@ -1,9 +1,8 @@
 """Keeps a database fast: expires, resolves, compacts, merges and publishes. A schedule calls it.
 
-It runs until all is done or its time is nearly over; the next call continues. The events that it takes are described
-in ``dolmen.maintenance.round``, the settings in ``dolmen.service.functions.function_settings``. A table that fails does
-not stop the others; the invocation fails in the end, and names all of them. The work is in
-``dolmen.service.functions.scheduled_functions``.
+It runs until all is done or its time is nearly over; the next call continues. A table that fails does not stop the
+others; the invocation fails in the end, and names all of them. The work, and the events that it takes, are in
+``dolmen.service.functions.scheduled_functions``, the settings in ``dolmen.service.functions.function_settings``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Deletes objects that no kept version of the database needs. A schedule calls it.
 
 No other function may delete objects. It runs until all is done or its time is nearly over; the next call continues.
-The events that it takes are described in ``dolmen.maintenance.round``, the settings in
+The work, and the events that it takes, are in ``dolmen.service.functions.scheduled_functions``, the settings in
 ``dolmen.service.functions.function_settings``; how long versions are kept is a setting of the database (``dolmen
-settings``). The work is in ``dolmen.service.functions.scheduled_functions``.
+settings``).
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ import pytest
 import dolmen
 from dolmen.cli import main
 from dolmen.ingest.pipeline_health import MOST_OBJECTS
-from dolmen.maintenance.health.file_figures import MOST_ERASURES
-from dolmen.maintenance.health.look import MOST_COMMITS, MOST_TABLES
+from dolmen.maintenance.health.look import MOST_COMMITS, MOST_ERASURES, MOST_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
 

@@ -131,6 +131,15 @@ def test_the_same_request_id_with_another_body_is_reported(world: World) -> None
     assert world.ids() == [2]
 
 
+def test_a_request_that_was_applied_without_a_digest_is_a_duplicate_whatever_its_body_says(world: World) -> None:
+    world.create()
+    with world.database.transaction() as tx:
+        tx.bind("r", "")
+        tx.table("events").append([{"id": 1, "user_id": 1, "kind": "x"}], request="r")
+    assert world.delete({"table": "events", "keys": [1], "request_id": "r"}) == []
+    assert world.ids() == [1]
+
+
 def test_the_same_request_id_with_two_bodies_in_one_batch_is_reported_for_the_second(world: World) -> None:
     world.create()
     world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n2,2,x\n"))

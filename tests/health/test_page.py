@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.base.units import count_text
-from dolmen.maintenance.health.elements import power_text, range_text, share_text, size_text, time_text
+from dolmen.base.units import count_text, size_text
+from dolmen.maintenance.health.elements import power_text, range_text, share_text, time_text
 from dolmen.maintenance.health.health import Health
 from dolmen.maintenance.health.page import POLICY, draw_page, style
 from support.healths import HOSTILE, SECRET, busy_health, busy_place, hostile

@@ -10,7 +10,8 @@ import pytest
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.maintenance.round import STEPS, CompletedStep, Deadline, StepFailure, maintain
+from dolmen.maintenance.debt import STEPS
+from dolmen.maintenance.round import CompletedStep, Deadline, StepFailure, maintain
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 

@@ -18,8 +18,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "a delete by a column that was dropped in the meantime is committed",
         "a tombstone lands on a version that has its columns",
         "commit/statements/row_changes.py",
-        "            if missing := set(tombstone.columns) - present:\n",
-        "            if missing := set(tombstone.columns) - present - set(tombstone.columns):\n",
+        "    if missing := ids - {",
+        "    if missing := ids - ids - {",
     ),
     mutation(
         "the output of a compaction keeps bounds of days in a column of timestamps",

@@ -336,10 +336,10 @@ COMMITS: tuple[Mutation, ...] = (
         "a group that lost is reported as committed to all but its leader",
         "the outcome of the pointer's PUT is that of all changes in the version",
         "commit/loop.py",
-        "            self._attempted = []\n            queued",
-        "            for each, done in list(zip(group, effects, strict=False))[1:]:\n"
-        "                self._queue.end(each.member, Committed(manifest, {}, 1, done, each.change))\n"
-        "            self._attempted = []\n            queued",
+        "        self._attempted = []\n        queued",
+        "        for each, done in list(zip(group, version.effects, strict=False))[1:]:\n"
+        "            self._queue.end(each.member, Committed(manifest, {}, 1, done, each.change))\n"
+        "        self._attempted = []\n        queued",
     ),
     mutation(
         "a writer writes to the table that has the name now",

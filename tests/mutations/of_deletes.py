@@ -81,15 +81,14 @@ DELETES: tuple[Mutation, ...] = (
         "resolution replaces the vector of another commit",
         "vectors only grow: concurrent resolutions and deletes by position merge by OR",
         "commit/statements/background.py",
-        "        merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n"
-        "        if not merged",
+        "        merged = uploads.merge_positions(file, positions)\n        if not merged",
         "        merged = positions\n        if not merged",
     ),
     mutation(
         "a delete by position replaces the vector of another commit",
         "vectors only grow: concurrent deletes by position of the same file merge by OR",
         "commit/statements/row_changes.py",
-        "            merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n",
+        "            merged = uploads.merge_positions(file, positions)\n",
         "            merged = positions\n",
     ),
     mutation(

@@ -69,7 +69,7 @@ RENAMES: tuple[Mutation, ...] = (
         "another request under an applied id counts as applied",
         "an applied id with other content is refused",
         "commit/change.py",
-        "            if entry.digest and digest and entry.digest != digest:\n",
-        "            if not entry.id:\n",
+        "    if entry.digest and digest and entry.digest != digest:\n",
+        "    if not entry.id:\n",
     ),
 )

@@ -1,15 +1,39 @@
-"""Work in the background: in order, errors where their turn comes, nothing left running."""
+"""Work in the background: in order, errors where their turn comes, nothing left running; and forked processes."""
 
 from __future__ import annotations
 
+import os
+import pickle
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import PerProcess, Runtime, shared_runtime
 
 THREADS = [1, 4]
+
+
+@PerProcess
+def _of_this_process(name: str) -> list[str]:
+    return [name]
+
+
+def test_a_forked_process_makes_objects_of_its_own_and_leaves_those_of_its_parent() -> None:
+    ours, reading, writing = _of_this_process("a"), *os.pipe()
+    assert _of_this_process("a") is ours
+    assert _of_this_process("b") == ["b"]
+    if not (child := os.fork()):
+        theirs = _of_this_process("a")
+        theirs.append("child")
+        is_own = theirs is not ours and _of_this_process("a") is theirs and shared_runtime() is shared_runtime()
+        os.write(writing, b"own" if is_own else b"old")
+        os._exit(0)
+    assert os.read(reading, 3) == b"own"
+    os.waitpid(child, 0)
+    assert _of_this_process("a") is ours
+    assert ours == ["a"]
+    assert pickle.loads(pickle.dumps(shared_runtime)) is shared_runtime
 
 
 @pytest.mark.parametrize("threads", THREADS)

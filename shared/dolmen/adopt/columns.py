@@ -26,6 +26,7 @@ from dolmen.format.schema import (
     check_column_names,
     child_fields,
     field_id,
+    field_id_metadata,
     is_nested,
 )
 from dolmen.format.types import short_type
@@ -129,7 +130,7 @@ def columns_of_files(
     for name, group in by_name.items():
         best = next((column for _, column in group if column.id is not None), group[0][1])
         nullable = len(group) < len(shapes) or any(column.nullable for _, column in group)
-        metadata = None if best.id is None else {b"PARQUET:field_id": str(best.id).encode()}
+        metadata = None if best.id is None else field_id_metadata(best.id)
         merged.append(pa.field(name, best.type, nullable, metadata))
     merged += folders
     own_ids = [id_ for field in merged for id_ in _ids(field)]

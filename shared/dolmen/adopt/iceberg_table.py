@@ -29,15 +29,16 @@ from dolmen.adopt.columns import (
 from dolmen.adopt.iceberg_manifests import IcebergFile, deleted_positions, snapshot_files
 from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, cached_property
+from dolmen.base.units import days_since_epoch
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
 from dolmen.format.column_terms import PartitionTerm, parse_partition_by, partition_text
 from dolmen.format.entries import ConstantColumn
 from dolmen.format.layout import ColumnsBy, build_decoders
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names
-from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, to_json, type_of
+from dolmen.format.types import DATE, TYPES, Json, from_json, to_json, type_of
 from dolmen.iceberg.manifests import DATA, EQUALITY_DELETES
-from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
+from dolmen.iceberg.metadata import ICEBERG_TYPES, NAME_MAPPING, decode_mapping
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.store.base import ObjectStore
 
@@ -48,14 +49,10 @@ _NUMBERED = re.compile(r"(?P<v>v)?(?P<number>\d{1,18})(?(v)|-[0-9a-f]{8}(?:-[0-9
 _FORMATS = (1, 2, 3)
 _NAME_IT = "Name the metadata file (*.metadata.json) that the table's catalog gives as the current one"
 
-_TYPES = {
-    "boolean": "bool", "int": "int32", "long": "int64", "float": "float", "double": "double", "string": "string",
-    "binary": "binary", "uuid": "fixed_size_binary[16]", "date": str(DATE.stored), "time": "time64[us]",
-    "timestamp": str(TIMESTAMP.stored), "timestamptz": str(TIMESTAMP_ZONED.stored),
-}  # fmt: skip
+_TYPES = {ICEBERG_TYPES[each.name]: str(each.stored) for each in TYPES if each.name in ICEBERG_TYPES}  # the widest last
+_TYPES |= {"uuid": "fixed_size_binary[16]", "time": "time64[us]"}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _FIXED = re.compile(r"fixed\[(\d+)\]")
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 class _FieldForm(msgspec.Struct, rename="kebab"):
@@ -451,7 +448,7 @@ def _default(value: Any, arrow_type: pa.DataType) -> Json:
     kind = type_of(arrow_type)
     try:
         if kind is DATE:
-            return date.fromisoformat(value).toordinal() - _EPOCH_DAY
+            return days_since_epoch(date.fromisoformat(value))
         if not pa.types.is_temporal(arrow_type) and not pa.types.is_binary(arrow_type):
             json: Json = float(value) if pa.types.is_floating(arrow_type) else value
             from_json(json, arrow_type)

@@ -15,12 +15,12 @@ from dolmen.store import open_store
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication
     from dolmen.maintenance.compact.compaction import Compacted
-    from dolmen.maintenance.debt import Debts
+    from dolmen.maintenance.debt import Debts, Step
     from dolmen.maintenance.erasures.status import ErasureStatus, ReceiptCheck
     from dolmen.maintenance.gc.collection import Collected
     from dolmen.maintenance.health.health import Health, Pipeline
     from dolmen.maintenance.resolution import Resolved
-    from dolmen.maintenance.round import CompletedStep, Deadline, Round, Step, StepFailure
+    from dolmen.maintenance.round import CompletedStep, Deadline, Round, StepFailure
     from dolmen.maintenance.segment_merging import Merged
     from dolmen.maintenance.ttl import Expired
     from dolmen.maintenance.verify.findings import Progress, VerifyReport
@@ -131,7 +131,7 @@ class MaintainableDatabase:
 
         Args:
             tables: names of tables; all by default.
-            steps: some of ``dolmen.maintenance.round.STEPS``; all by default.
+            steps: some of ``dolmen.maintenance.debt.STEPS``; all by default.
             compacted_elsewhere: tables that are not compacted here, because a job does it.
             deadline: when to stop; the next round continues.
             progress: called after each step.
@@ -142,7 +142,8 @@ class MaintainableDatabase:
             >>> db.maintain(steps=["resolve", "compact"]).failures
             ()
         """
-        from dolmen.maintenance.round import STEPS, maintain
+        from dolmen.maintenance.debt import STEPS
+        from dolmen.maintenance.round import maintain
 
         step_names = arguments.names("steps", steps) if steps is not None else []
         if unknown := sorted(set(step_names) - set(STEPS)):

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
-from dolmen.commit.change import NO_NOTE, ExpectErasures, Note
+from dolmen.commit.change import NO_NOTE, ExpectErasures, Note, reuse_error
 from dolmen.commit.head import Context
 from dolmen.commit.loop import copy_error
 from dolmen.commit.statements.row_changes import Write
@@ -441,11 +441,9 @@ class BufferedWriter:
                 entry = applied.get(call.request) if call.request is not None else None
                 if entry is None:
                     outcomes.append(commit)
-                elif entry.digest and entry.digest != call.digest:
-                    reason = f"id {entry.id!r} was applied by version {entry.version} with other content"
-                    outcomes.append(AppliedIdError(reason))
                 else:
-                    outcomes.append(Commit.nothing(unit.base.as_history(), {entry.id: entry.version}))
+                    nothing = Commit.nothing(unit.base.as_history(), {entry.id: entry.version})
+                    outcomes.append(reuse_error(entry, call.digest) or nothing)
             return outcomes
         raise AssertionError("unreachable")
 

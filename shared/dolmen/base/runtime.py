@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from functools import lru_cache, update_wrapper
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ _CLOCKS_DISAGREE_SECONDS = 1.0
 """A wall clock that NTP slews, by at most 0.5 ms a second, stays within this difference for half an hour."""
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 
 
 def _local_clock_us() -> int:
@@ -226,14 +227,31 @@ class Runtime:
         return ThreadPoolExecutor(self.cores, thread_name_prefix="dolmen-core")
 
 
+class PerProcess(Generic[P, T]):
+    """A function that returns the same object for the same arguments, and another one in a forked process.
+
+    Threads do not survive a fork, and processes must not share sockets. What the parent has made is kept there, unused:
+    closing it could wait for such threads.
+    """
+
+    __qualname__: str
+
+    def __init__(self, make: Callable[P, T]) -> None:
+        cached = lru_cache(maxsize=16)(lambda process, *args, **kwargs: make(*args, **kwargs))
+        self._cached: Callable[..., T] = cached
+        self.cache_clear = cached.cache_clear
+        update_wrapper(self, make)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # pickled by reference, like the function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._cached(os.getpid(), *args, **kwargs)
+
+
+@PerProcess
 def shared_runtime() -> Runtime:
     """The runtime of this process, with its threads and connections, for all databases opened without a runtime."""
-    return _runtime_of(os.getpid())
-
-
-@cache
-def _runtime_of(process: int) -> Runtime:
-    """One runtime per process, because threads do not survive a fork."""
     return Runtime()
 
 

@@ -7,7 +7,7 @@ Sizes are in bytes (names end in ``_bytes``). Times and durations are in whole m
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
 
 from dolmen.errors import InputError, short_repr
@@ -22,6 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATIONS_US = {"w": WEEK_US, "d": DAY_US, "h": HOUR_US, "m": MINUTE_US, "s": SECOND_US}
 _MAX_DURATION_US = 36_525 * DAY_US
 _SIZES_BYTES = {"": 1, "B": 1, "KB": KIB, "MB": MIB, "GB": GIB}
+SIZE_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _DURATION = re.compile(r"([1-9]\d{0,9})([wdhms])", re.ASCII)
 _SIZE = re.compile(r"([1-9]\d{0,12}) ?([KMG]?B|)", re.IGNORECASE | re.ASCII)
 
@@ -72,14 +73,24 @@ def named_count_text(count: int, name: str) -> str:
     return f"{count:,} {' '.join(words)}"
 
 
-def megabytes_text(size_bytes: int) -> str:
-    """A size for progress displays, such as ``1,234.5 MB``; a megabyte here is a million bytes."""
-    return f"{size_bytes / 1e6:,.1f} MB"
+def size_text(size_bytes: int) -> str:
+    """A size with three digits, in units of 1,024, like settings: ``12.3 MB``."""
+    if size_bytes < 1_000:
+        return f"{size_bytes:,} bytes"
+    size, unit = float(size_bytes), 0
+    while size >= 1_000 and unit < len(SIZE_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    digits = f"{size:,.{2 if size < 10 else 1 if size < 100 else 0}f}"
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {SIZE_UNITS[unit]}"
 
 
 def utc(time_us: int) -> datetime:
     """The time, in UTC, of a number of microseconds since 1970-01-01."""
     return _EPOCH + timedelta(microseconds=time_us)
+
+
+def days_since_epoch(day: date) -> int:
+    return day.toordinal() - _EPOCH.toordinal()
 
 
 def since_epoch(time: datetime) -> int:

@@ -21,7 +21,7 @@ from typer import Argument, Option
 import dolmen
 from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
-from dolmen.base.units import GIB, count_text, megabytes_text, utc
+from dolmen.base.units import GIB, count_text, size_text, utc
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DryRun, Json, app
 from dolmen.cli.output import print_json, print_rows, print_text, printable, progress_bar, say, warn
@@ -32,6 +32,7 @@ from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSo
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.inference.sniff_encoding import sniff_encoding
+from dolmen.ingest.landing import rejects_url
 from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
 from dolmen.ingest.reject_listing import (
     RejectEntry,
@@ -219,7 +220,7 @@ def _progress(listed: Iterator[Drop | None], tally: BackfillTally, quiet: bool) 
                 tally.skipped += 1
                 continue
             yield drop
-            about = f"{count_text(tally.files, 'file')}, {megabytes_text(tally.bytes)} done; at {drop.key[-60:]}"
+            about = f"{count_text(tally.files, 'file')}, {size_text(tally.bytes)} done; at {drop.key[-60:]}"
             bar.update(task, description=about)
 
     with bar:
@@ -326,7 +327,7 @@ def _store(url: str | None) -> ObjectStore:
     if url:
         return open_store(url)
     if landing := os.environ.get("DOLMEN_LANDING_URL"):
-        return open_store(f"{landing.rstrip('/')}/rejected")
+        return open_store(rejects_url(landing))
     if LOCAL.is_dir():
         return open_store(str(LOCAL))
     raise InputError("the URL of rejects is missing: give --rejected, e.g. s3://landing-bucket/rejected")
@@ -337,14 +338,14 @@ def _two_lines(reject: RejectEntry, report: dict[str, Any]) -> str:
     where = _position(report, "line", "column")
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
     size = reject.size if reject.size is not None else report.get("bytes")
-    size_text = f"{size:,} bytes" if isinstance(size, int) else "not copied"
+    extent = f"{size:,} bytes" if isinstance(size, int) else "not copied"
     if isinstance(report.get("rows"), int):
-        size_text = f"{count_text(report.get('rows', 0), 'row')} of a file"
+        extent = f"{count_text(report.get('rows', 0), 'row')} of a file"
     elif reject.size is None:
-        size_text += ", where it was dropped"
+        extent += ", where it was dropped"
     mark = ", put back" if reject.retried else ""
     summary = (f"{where}: {reason}" if where else reason)[:_MOST_REASON_CHARACTERS]
-    return f"{utc(reject.rejected_us):%Y-%m-%d %H:%M:%S}  {printable(reject.key)}  ({size_text}{mark})\n    {summary}"
+    return f"{utc(reject.rejected_us):%Y-%m-%d %H:%M:%S}  {printable(reject.key)}  ({extent}{mark})\n    {summary}"
 
 
 def _position(report: Mapping[str, Any], *names: str) -> str:

@@ -139,7 +139,7 @@ class Input:
 
 @contextmanager
 def open_inputs(
-    names: Sequence[str], form: str | None, given: Mapping[str, Any] | None = None, *, again: bool = False
+    names: Sequence[str], form: str | None, given: Mapping[str, Any] | None = None, *, again: bool
 ) -> Iterator[list[Input]]:
     """Opens files by name. Standard input is read once, or copied into a temporary file where that is not enough.
 

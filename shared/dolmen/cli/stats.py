@@ -21,16 +21,14 @@ from rich.text import Text
 from typer import Option
 
 import dolmen
-from dolmen.base.units import DAY_US, count_text, duration_text, named_count_text, utc
+from dolmen.base.units import count_text, duration_text, named_count_text, utc
 from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import check_interval, console, print_json, print_rows, printable, say, stopping_at_interrupt
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError
-from dolmen.maintenance.debt import Debts, TableDebt, debts_of
+from dolmen.maintenance.debt import MANY_DELETES, OLD_DELETE_US, Debts, TableDebt, debts_of
 
 _BAR_WIDTH = 24
-_SLOW_TOMBSTONES = 1_000  # number of unresolved deletes at which the bar is full; scans get slower long before
-_LATE_US = DAY_US
 
 
 @app.command()
@@ -66,8 +64,8 @@ def print_debts(debts: Debts) -> None:
 def debt_lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     """Yields the name, the part of the bar that is full (None for no bar), and the text of each line."""
     tombstones, oldest = debts.total("tombstones"), debts.oldest_unresolved_age_us
-    yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
-    yield "oldest unresolved", oldest / _LATE_US, duration_text(oldest) if tombstones else "none"
+    yield "unresolved deletes", tombstones / MANY_DELETES, f"{tombstones:,}"
+    yield "oldest unresolved", oldest / OLD_DELETE_US, duration_text(oldest) if tombstones else "none"
     files, saved = debts.total("files"), debts.total("files_saved")
     yield "small files", saved / max(files, 1), f"{saved:,} of {count_text(files, 'file')} fewer if compacted"
     rows, dead = debts.total("rows"), debts.total("dead_rows")
@@ -313,13 +311,14 @@ def report(
     only if --output names a file. Reads metadata only.
     """
     from dolmen.ingest.formats.export import open_for_replacement
+    from dolmen.ingest.landing import rejects_url
     from dolmen.ingest.pipeline_health import look_at_pipeline
 
     page = DEFAULT_PAGE if output is None and not as_json else output
     if page is not None and ":/" in str(page):  # a path has one slash where a URL has two
         raise InputError(f"--output {str(page)!r}: give a local file, and copy it there")
     if rejected is None and (landing := os.environ.get("DOLMEN_LANDING_URL")):
-        rejected = f"{landing.rstrip('/')}/rejected"
+        rejected = rejects_url(landing)
     db = open_existing(database)
     health = db.health(look_at_pipeline(rejected, ingest_queue, queue, context_of(db).runtime))
     if page is not None:

@@ -210,6 +210,16 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
     return found
 
 
+def reuse_error(entry: AppliedId, digest: str) -> AppliedIdError | None:
+    """The error of a request whose id was applied with other content; None for the same. "" matches any digest."""
+    if entry.digest and digest and entry.digest != digest:
+        return AppliedIdError(
+            f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
+            "use a new id for another request; the same one is applied"
+        )
+    return None
+
+
 def request_ids_by_version(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
     """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
     ids_by_version: dict[int, list[str]] = {}
@@ -378,12 +388,8 @@ class Change(Struct, frozen=True):
             )
         repeated = [entry for id_, entry in found.items() if id_ in self.applied]
         for entry in repeated:
-            digest = self.applied[entry.id]
-            if entry.digest and digest and entry.digest != digest:
-                raise AppliedIdError(
-                    f"id {entry.id!r} was applied by version {entry.version} with other content, or for other columns: "
-                    "use a new id for a new request; if it is the same request, it is applied already"
-                )
+            if error := reuse_error(entry, self.applied[entry.id]):
+                raise error
         return {entry.id: entry.version for entry in repeated}
 
     def without_requests(self, ids: set[str]) -> Change:

@@ -105,6 +105,10 @@ class Draft:
         self._trees: dict[str, Segment] = {}
         self._manifests: set[str] = set()
 
+    def check_prepared(self, key: str) -> None:
+        """Checks that a statement was prepared on the manifest (key) to which it is applied."""
+        assert key == self.base.key, "the statement was prepared on another version"
+
     def copy(self) -> Draft:
         other = Draft.__new__(Draft)
         vars(other).update(vars(self))

@@ -94,7 +94,7 @@ STAMP_SECONDS = 240.0
 """A pointer PUT must be signed at most this many seconds after the version's date. S3 accepts a
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 
-_CLOCKS_DISAGREE_SECONDS = 5.0  # how far responses of one server may disagree, beyond whole seconds
+_DATES_DISAGREE_SECONDS = 5.0  # how far responses of one server may disagree, beyond whole seconds
 
 _DECODED_FACTOR = 8  # the memory of a decoded manifest, in multiples of its encoded size
 
@@ -319,7 +319,7 @@ class Head:
 
     def may_send(self, stamp: Stamp) -> bool:
         """Whether a pointer to a version with this stamp may be sent: it is young, and was right when it was made."""
-        most_seconds = self.runtime.elapsed(stamp.made) + _CLOCKS_DISAGREE_SECONDS
+        most_seconds = self.runtime.elapsed(stamp.made) + _DATES_DISAGREE_SECONDS
         return self.seconds_since(stamp) <= min(most_seconds, STAMP_SECONDS)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -162,6 +163,15 @@ class _AdaptedChange:
         return not self.already or bool(self.change.applied or self.change.statements)
 
 
+class _NextVersion(NamedTuple):
+    """A version that is made, and not sent yet: its manifest, its date, and what each of its changes does."""
+
+    manifest: Manifest
+    body: bytes  # the encoded manifest
+    stamp: Stamp
+    effects: list[Effects]
+
+
 def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     """The first changes that can become one version together, at most ``most``.
 
@@ -242,7 +252,7 @@ class Leader:
 
     def _attempt(self) -> None:
         """Makes the next version of the changes that wait, and tries to commit it."""
-        head, base, began = self._head, self._base, self._runtime.monotonic()
+        head, began = self._head, self._runtime.monotonic()
         # Adapt first: it may end this thread's change, or read a newer base. Then there is nothing to commit yet.
         group = self._adapt()
         if not group:
@@ -252,63 +262,75 @@ class Leader:
         for each in applied:
             if each.member.uploads.has_objects:
                 self._record_upload(each)
-        first = applied[0]
+        version = self._make_version(applied)
+        if version is None:
+            return
+        # From here on an interruption concerns the whole group. All objects are stored before the pointer names them.
+        self._attempted = [each.member for each in group]
+        spill = self._root_budget.take_waiting(head.store.clock.now_us)
+        first, *others = (each.member.uploads for each in applied)
+        first.upload(others, spill, version.manifest.key, version.body)
+        if head.may_send(version.stamp):
+            self._send(version, group, began)
+            return
+        self._attempted = []
+        # The pointer was not sent: the stamp is too old, and so is the base; or a response has shown that the stamp was
+        # wrong when it was made, and the next attempt only needs a new one.
+        if head.seconds_since(version.stamp) > STAMP_SECONDS:
+            self._refresh()
+
+    def _make_version(self, applied: list[_AdaptedChange]) -> _NextVersion | None:
+        """Makes the manifest of the changes; None if there is nothing to send, or not in this attempt."""
+        head, base, first = self._head, self._base.manifest, applied[0]
         commit_id = first.change.commit_id if len(applied) == 1 else self._runtime.uuid()
         try:
             # The stamp first: it dates the version, and the pointer may be sent only while it is young (``may_send``).
-            stamp = head.server_stamp(base.manifest)
+            stamp = head.server_stamp(base)
             if stamp is None:
                 self._unstamped += 1
                 if self._unstamped > _MOST_UNSTAMPED:
                     raise StoreUnavailableError("the clocks of this machine disagree: set them right, and repeat it")
                 self._refresh()
-                return
+                return None
             changes = [each.change for each in applied]
             attempt_id = self._runtime.attempt_id()
-            made, effects = make_version(changes, base.manifest, stamp.time_us, attempt_id, commit_id, head.segments)
+            made, effects = make_version(changes, base, stamp.time_us, attempt_id, commit_id, head.segments)
             if made is None:
                 self._queue.end(first.member, Committed(None, first.member.already, first.member.attempts))
-                return
-            manifest = self._root_budget.spill_from(made, base.manifest, is_background=first.change.is_background)
+                return None
+            manifest = self._root_budget.spill_from(made, base, is_background=first.change.is_background)
             # The spill precedes the encoding. Decoding what was encoded proves that readers can read this version.
-            manifest, body = manifest.as_read()
+            return _NextVersion(*manifest.as_read(), stamp, effects)
         except Error as error:
             if len(applied) > 1:
                 self._most_changes = 1  # each goes alone, and meets its own error
             elif self._is_final(first.member, error):
                 self._queue.end(first.member, error)
+            return None
+
+    def _send(self, version: _NextVersion, group: list[_AdaptedChange], began: float) -> None:
+        """Sends the pointer to a version of which all objects are stored."""
+        head, manifest = self._head, version.manifest
+        for member in self._attempted:
+            member.attempts += 1
+        # While ``_sent`` is set, the outcome is unknown: all changes get that error if this thread is interrupted.
+        self._sent = manifest.commit_id
+        _log.debug("%s: attempt at version %d with %d changes", head.store.url, manifest.version, len(version.effects))
+        etag = _swap_pointer(head, self._base, manifest, version.stamp)
+        self._sent = ""
+        if etag is not None:
+            # The head advances first, so that a thread that wakes up finds its own version.
+            head.advance(Base(manifest, etag))
+            head.keep_manifest(manifest, len(version.body))
+            self._finish(group, manifest, version.effects)
             return
-        # From here on an interruption concerns the whole group. All objects are stored before the pointer names them.
-        self._attempted = [each.member for each in group]
-        spill = self._root_budget.take_waiting(head.store.clock.now_us)
-        first.member.uploads.upload([each.member.uploads for each in applied[1:]], spill, manifest.key, body)
-        if head.may_send(stamp):
-            for member in self._attempted:
-                member.attempts += 1
-            # While ``_sent`` is set, the outcome is unknown: all changes get that error if this thread is interrupted.
-            self._sent = commit_id
-            _log.debug("%s: attempt at version %d with %d changes", head.store.url, manifest.version, len(applied))
-            etag = _swap_pointer(head, base, manifest, stamp)
-            self._sent = ""
-            if etag is not None:
-                # The head advances first, so that a thread that wakes up finds its own version.
-                head.advance(Base(manifest, etag))
-                head.keep_manifest(manifest, len(body))
-                self._finish(group, manifest, effects)
-                return
-            _log.debug("%s: version %d became another commit's", head.store.url, manifest.version)
-            # Another commit came first. All changes of the queue were added before the next base is read: an error that
-            # one of them meets on that base is final.
-            self._attempted = []
-            queued = self._queue.last_number
-            self._base = wait_before_retry(head, self._own_member.attempts, self._runtime.monotonic() - began)
-            self._queued_before_base = queued
-            return
+        _log.debug("%s: version %d became another commit's", head.store.url, manifest.version)
+        # Another commit came first. All changes of the queue were added before the next base is read: an error that
+        # one of them meets on that base is final.
         self._attempted = []
-        # The pointer was not sent: the stamp is too old, and so is the base; or a response has shown that the stamp was
-        # wrong when it was made, and the next attempt only needs a new one.
-        if head.seconds_since(stamp) > STAMP_SECONDS:
-            self._refresh()
+        queued = self._queue.last_number
+        self._base = wait_before_retry(head, self._own_member.attempts, self._runtime.monotonic() - began)
+        self._queued_before_base = queued
 
     def _adapt(self) -> list[_AdaptedChange]:
         """Adapts the changes that wait to the base, each to the effects of those before it.

@@ -22,7 +22,16 @@ from dolmen.base.units import KIB
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import Error
 from dolmen.format.layout import segment_key
-from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Manifest, Released, Segment, SegmentKind, TableEntry
+from dolmen.format.manifest import (
+    HISTORY_LENGTH,
+    SHORT_HISTORY,
+    TABLE_TAILS,
+    Manifest,
+    Released,
+    Segment,
+    SegmentKind,
+    TableEntry,
+)
 from dolmen.format.properties import root_bytes
 from dolmen.format.segments import encode_checked
 
@@ -48,7 +57,6 @@ most this many bytes. This keeps segments few though spills are small, and write
 the database has no budget of its own."""
 
 _MERGED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})
-_TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 _TIMES: dict[SegmentKind, Callable[[Any], int]] = {
     "files": lambda entry: entry.applied_through,
     "tombstones": lambda entry: entry.ts,
@@ -103,7 +111,7 @@ def _tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
     yield Tail("released", None, "", _common_front(base.released, manifest.released))
     yield Tail("erasures", None, "", _common_front(base.erasures, manifest.erasures))
     for name, entry, before in _tables_in_both(base, manifest):
-        for kind in _TABLE_TAILS:
+        for kind in TABLE_TAILS:
             shared = _common_front(getattr(before, kind), getattr(entry, kind))
             yield Tail(kind, name, entry.uuid, shared, entry.schema)
 
@@ -244,7 +252,7 @@ class RootBudget:
         self._uploaded_us = now_us
         return self._spill.segment, self._spill.body
 
-    def spill_from(self, manifest: Manifest, base: Manifest, *, is_background: bool = False) -> Manifest:
+    def spill_from(self, manifest: Manifest, base: Manifest, *, is_background: bool) -> Manifest:
         """``manifest`` with at most one tail in a segment, so that it is within the root's budget if that suffices.
 
         Background work (``is_background``) moves nothing early, and takes in no segment: objects that its own commits

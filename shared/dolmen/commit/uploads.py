@@ -30,7 +30,7 @@ from dolmen.format.del_object import (
     keys_from_arrow,
     read_footer,
 )
-from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
+from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal, tombstone_key
 from dolmen.format.manifest import (
     PREDICATE_EXPRESSIONS,
@@ -155,6 +155,10 @@ class PendingUploads:
         if body is None:
             body = fetch_deletes(self._store, vector.object, vector.offset, vector.offset + vector.length)
         return decode_vector(body, vector, rows)
+
+    def merge_positions(self, file: DataFile, positions: BitMap) -> BitMap:
+        """Positions together with those that the file's vector has already. Raises CorruptionError."""
+        return positions | self.read_vector(file.vector, file.rows) if file.vector else positions
 
     @property
     def has_objects(self) -> bool:

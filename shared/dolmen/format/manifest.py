@@ -133,6 +133,10 @@ SegmentKind: TypeAlias = Literal[
     "files", "overlays", "removed", "tombstones", "applied", "released", "history", "table", "erasures", "index"
 ]
 
+# The lists of entries that move into segments, of a table and of the database itself
+TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
+DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
+
 
 class Segment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Entries that have left the manifest's inline tail, in an object of their own: see "Segments" in docs/format.md.

@@ -100,7 +100,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def to_arrow(self) -> pa.Field:
         """An Arrow field that carries the id, as Parquet's writer stores it."""
-        return pa.field(self.name, self.arrow_type, self.nullable, {_FIELD_ID: str(self.id).encode()})
+        return pa.field(self.name, self.arrow_type, self.nullable, field_id_metadata(self.id))
 
 
 COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
@@ -479,6 +479,11 @@ def child_fields(json: TypeJson) -> tuple[Field, ...]:
     inner = () if isinstance(json, str) else next(iter(json.values()))
     children = inner if isinstance(inner, (list, tuple)) else [inner]
     return tuple(each if isinstance(each, Field) else msgspec.convert(each, Field) for each in children)
+
+
+def field_id_metadata(id_: int) -> dict[bytes, bytes]:
+    """The metadata by which an Arrow field carries an id into Parquet, and out of it."""
+    return {_FIELD_ID: str(id_).encode()}
 
 
 def field_id(field: pa.Field) -> int | None:

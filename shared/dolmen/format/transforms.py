@@ -26,7 +26,7 @@ _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
 _MAX_SIZE = _HASH_MASK = 2**31 - 1
 _DATES = ("year", "month", "day", "hour")
 _SIZED = ("bucket", "truncate")
-_EXACT = Context(prec=80)
+EXACT = Context(prec=80)  # has all digits of any decimal
 
 
 def _is_uint64(kind: pa.DataType) -> bool:
@@ -162,8 +162,8 @@ def _truncate_decimals(values: pa.Array, size: int) -> pa.Array:
     scale = values.type.scale
 
     def down(value: Decimal) -> Decimal:
-        digits = int(value.scaleb(scale, _EXACT))
-        return Decimal(digits - digits % size).scaleb(-scale, _EXACT)
+        digits = int(value.scaleb(scale, EXACT))
+        return Decimal(digits - digits % size).scaleb(-scale, EXACT)
 
     floors = [down(each) for each in coded.dictionary.to_pylist()]  # may have a digit more than the type
     return pa.array(floors, pa.decimal256(76, scale)).take(coded.indices)

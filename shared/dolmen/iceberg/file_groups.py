@@ -32,6 +32,7 @@ from dolmen.format.del_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.format.schema import field_id_metadata
 from dolmen.rows.scan.load_deletes import BlobReader, load_deletes
 from dolmen.rows.scan.plan_reader import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import Deletes, FilePlan, RowGroup, row_groups
@@ -257,8 +258,8 @@ _ROW_GROUP = 1 << 20
 
 _SCHEMA = pa.schema(
     [
-        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(FILE_PATH_ID)}),
-        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+        pa.field("file_path", pa.string(), False, field_id_metadata(FILE_PATH_ID)),
+        pa.field("pos", pa.int64(), False, field_id_metadata(POSITION_ID)),
     ]
 )
 

@@ -10,10 +10,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from dolmen.base.runtime import GLUE_REGISTRATION, Runtime, attempts
+from dolmen.base.runtime import GLUE_REGISTRATION, PerProcess, Runtime, attempts
 from dolmen.errors import (
     ConflictError,
     Error,
@@ -26,6 +25,7 @@ from dolmen.errors import (
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import PublicationDirectory
 from dolmen.store.base import S3, scheme_of
+from dolmen.store.s3 import aws_environment
 from dolmen.store.s3.aws_service import AwsService
 
 VARIABLE = "DOLMEN_GLUE_DATABASE"  # environment variable with the Glue database for publications of databases in S3
@@ -72,7 +72,7 @@ class GlueCatalog:
             NotFoundError: there is no such Glue database.
             TableExistsError: it has a table of this name that is not a publication of dolmen's database.
         """
-        service = _service(self.database)
+        service = _service(self.database, aws_environment())
         for _ in attempts(runtime, GLUE_REGISTRATION):
             current = self._get(service, table)
             registration = _Registration(table, directory, number, metadata)
@@ -185,14 +185,9 @@ def hive_type(iceberg_type: Any) -> str:
     return f"struct<{','.join(fields)}>"
 
 
-def _service(database: str) -> AwsService:
-    environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(("AWS_", "HOME"))))
-    return _cached_service(database, environment, os.getpid())
-
-
-@lru_cache(maxsize=4)
-def _cached_service(database: str, environment: tuple[tuple[str, str], ...], process: int) -> AwsService:
-    """The arguments are the cache's key: making a client is slow, and a forked process needs sockets of its own."""
+@PerProcess
+def _service(database: str, environment: tuple[tuple[str, str], ...]) -> AwsService:
+    """The service by the environment (``aws_environment``). It is cached, because making a client is slow."""
     return AwsService("glue", f"Glue database {database}", _CONFIG, translate=_translate)
 
 

@@ -9,7 +9,7 @@ import io
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -20,13 +20,12 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.layout import build_decoders
 from dolmen.format.schema import Field, is_nested
+from dolmen.format.transforms import EXACT
 from dolmen.format.types import Plain, type_of
 from dolmen.iceberg.partition_specs import UNPARTITIONED, BoundSpec, FilePartition, plain_values
 
 _LITTLE_ENDIAN = {"bool": "<?", "int8": "<i", "int16": "<i", "int32": "<i", "float": "<f", "double": "<d", "date": "<i"}
 """The layout of values; integers of 64 bits and timestamps are ``<q``."""
-
-_EXACT = Context(prec=80)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def single_value(value: Plain, arrow_type: pa.DataType) -> bytes | None:
         cut = pa.types.is_fixed_size_binary(arrow_type) and len(value) != arrow_type.byte_width
         return None if cut else value
     if isinstance(value, Decimal):
-        unscaled = int(value.scaleb(arrow_type.scale, _EXACT))
+        unscaled = int(value.scaleb(arrow_type.scale, EXACT))
         return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
     kind = type_of(arrow_type)
     assert kind is not None

@@ -21,7 +21,7 @@ from dolmen.base.units import DAY_US, utc
 from dolmen.errors import SchemaError
 from dolmen.format.column_terms import sort_terms
 from dolmen.format.layout import build_decoders
-from dolmen.format.schema import Field, MappedColumn, Schema, SortKey
+from dolmen.format.schema import Field, MappedColumn, Schema, SortKey, field_id
 from dolmen.format.types import (
     BINARY,
     BOOL,
@@ -339,7 +339,7 @@ def _default(value: Json, arrow_type: pa.DataType) -> Any:
         raise _UnpublishedTypeError("it has a default outside of the years 1 to 9999") from None
 
 
-def _nested_field(id_: int, name: str, arrow_type: pa.DataType, nullable: bool) -> dict[str, Any]:
+def _nested_field(id_: int | None, name: str, arrow_type: pa.DataType, nullable: bool) -> dict[str, Any]:
     return {"id": id_, "name": name, "required": not nullable, "type": iceberg_type(arrow_type)}
 
 
@@ -350,20 +350,20 @@ def iceberg_type(arrow_type: pa.DataType) -> Any:
         element = arrow_type.value_field
         return {
             "type": "list",
-            "element-id": _id(element),
+            "element-id": field_id(element),
             "element": iceberg_type(element.type),
             "element-required": not element.nullable,
         }
     if t.is_struct(arrow_type):
-        fields = [_nested_field(_id(field), field.name, field.type, field.nullable) for field in arrow_type]
+        fields = [_nested_field(field_id(field), field.name, field.type, field.nullable) for field in arrow_type]
         return {"type": "struct", "fields": fields}
     if t.is_map(arrow_type):
         key, value = arrow_type.key_field, arrow_type.item_field
         return {
             "type": "map",
-            "key-id": _id(key),
+            "key-id": field_id(key),
             "key": iceberg_type(key.type),
-            "value-id": _id(value),
+            "value-id": field_id(value),
             "value-required": not value.nullable,
             "value": iceberg_type(value.type),
         }
@@ -391,10 +391,6 @@ def default_json(value: Plain, arrow_type: pa.DataType) -> Any:
         assert isinstance(value, Decimal)
         return format(value, "f")
     return value.hex() if isinstance(value, bytes) else value
-
-
-def _id(field: pa.Field) -> int:
-    return int(field.metadata[b"PARQUET:field_id"])
 
 
 def keeps_types(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> bool:

@@ -6,7 +6,7 @@ See "Partitioning", "Partition Evolution" and appendix A of https://iceberg.apac
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from msgspec import Struct
 from pyarrow import types as t
 
 from dolmen.base.records import replace
-from dolmen.base.units import DAY_US
+from dolmen.base.units import DAY_US, days_since_epoch, since_epoch
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.column_terms import PartitionTerm, parse_partition_by
@@ -23,8 +23,7 @@ from dolmen.format.layout import build_decoders
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain
 
-_FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 
 class FilePartition(NamedTuple):
@@ -158,9 +157,9 @@ def plain_values(record: Mapping[str, Any]) -> Iterator[Plain]:
     """The values of a record ``partition``, as fastavro reads it."""
     for value in record.values():
         if isinstance(value, datetime):
-            yield (value - _EPOCH) // timedelta(microseconds=1)
+            yield since_epoch(value)
         elif isinstance(value, date):
-            yield value.toordinal() - date(1970, 1, 1).toordinal()
+            yield days_since_epoch(value)
         else:
             yield value
 

@@ -28,7 +28,7 @@ from dolmen.iceberg.publication_directory import (
     published_tables,
     unpin_versions,
 )
-from dolmen.store.base import ObjectInfo, ObjectStore
+from dolmen.store.base import ObjectInfo, folders
 
 
 class PublicationProblem(NamedTuple):
@@ -164,7 +164,7 @@ def sweep_publications(
         manifest = context.head.refresh().manifest
     sweep = _Sweep(context, manifest, settings, now_us, erase, dry_run=dry_run)
     existing_uuids, problems = {entry.uuid for entry in manifest.tables.values()}, dict[str, str]()
-    for table in sorted({*published_tables(manifest), *(list_published_tables(context.store) if full else ())}):
+    for table in sorted({*published_tables(manifest), *(folders(context.store, PREFIX) if full else ())}):
         if deadline():
             return False, problems
         if table not in existing_uuids:
@@ -317,15 +317,6 @@ def _seen_hint(number: int, metadata: TableMetadata) -> tuple[int, int]:
     return number - 1 if metadata.hint is None else metadata.hint, metadata.updated_ms * 1_000
 
 
-def list_published_tables(store: ObjectStore) -> Iterator[str]:
-    """The uuids of all tables that have objects of publications, with one request each."""
-    last = ""
-    while (first := next(iter(store.list(PREFIX, last)), None)) is not None:
-        table = first.key.split("/")[1]
-        yield table
-        last = f"{PREFIX}{table}/~"
-
-
 def add_objects(directory: PublicationDirectory, metadata: TableMetadata, needed: set[str], read: set[str]) -> None:
     """Adds the keys of the manifest lists of snapshots (unless in ``read``), their manifests and delete files."""
     for snapshot in metadata.snapshots:
@@ -350,7 +341,7 @@ def publications_before(context: Context, version: int) -> dict[str, bool]:
         the directory has objects that the newest metadata does not need.
     """
     is_old_by_table: dict[str, bool] = {}
-    for table in list_published_tables(context.store):
+    for table in folders(context.store, PREFIX):
         directory = PublicationDirectory(context.store, context.runtime, table)
         newest = directory.newest()
         metadata = newest.metadata

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import INGEST_BATCH, attempts
+from dolmen.commit.change import reuse_error
 from dolmen.commit.head import context_of
 from dolmen.errors import (
     AppliedIdError,
@@ -236,7 +237,9 @@ def _finish_applied(
     for request in waiting:
         before, rejected = applied.get(request.id), applied.get(request.rejection_id or "")
         if before is not None:
-            outcomes[request.id] = _duplicate_outcome(request, before.digest, before.version)
+            error = reuse_error(before, request.digest)
+            duplicate = RequestOutcome("duplicate", before.version)
+            outcomes[request.id] = RequestOutcome("refused", error=error) if error else duplicate
         elif rejected is not None:
             outcomes[request.id] = RequestOutcome("rejected", rejected.version)
         else:
@@ -303,13 +306,6 @@ def _committed_outcome(request: BatchRequest, decision: Decision, commit: Commit
         return RequestOutcome("rejected", commit.already.get(request.rejection_id or "", commit.version))
     before = commit.already.get(request.id)
     return RequestOutcome("applied", commit.version) if before is None else RequestOutcome("duplicate", before)
-
-
-def _duplicate_outcome(request: BatchRequest, digest: str, version: int) -> RequestOutcome:
-    if digest == request.digest:
-        return RequestOutcome("duplicate", version)
-    reason = f"id {request.id!r} was applied by version {version} with other content: use a new id"
-    return RequestOutcome("refused", error=AppliedIdError(reason))
 
 
 def _outcome_in_batch(request: BatchRequest, first: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:

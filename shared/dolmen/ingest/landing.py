@@ -22,6 +22,13 @@ from dolmen.store.base import MatchingDeleteStore, ObjectStore, TaggingStore, sc
 
 PREFIX = "landing/"
 REJECTED = "rejected"
+
+
+def rejects_url(landing_url: str) -> str:
+    """The URL of rejects, unless a setting names another one."""
+    return f"{landing_url.rstrip('/')}/{REJECTED}"
+
+
 TAG = "dolmen-landing"
 MAX_TAGS = 10  # docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html
 _TAG_VALUES: dict[LandingPolicy, str] = {"tag": "ingested", "expire": "expire"}
@@ -119,7 +126,7 @@ class Landing:
         return (self.url or drop.bucket_url).rstrip("/")
 
     def _rejected_url(self, drop: Drop) -> str:
-        return self.rejected_url or f"{self._bucket_url(drop)}/{REJECTED}"
+        return self.rejected_url or rejects_url(self._bucket_url(drop))
 
     def _open(self, url: str) -> ObjectStore:
         if url not in self._stores:

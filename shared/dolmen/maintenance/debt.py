@@ -8,26 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.base.units import count_text
+from dolmen.base.units import DAY_US, count_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
-from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.manifest import DATABASE_TAILS, TABLE_TAILS, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.publication_directory import publication_lag
 from dolmen.maintenance.compact.compaction_plan import small_below
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
-DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
+Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]  # of a round of maintenance
+
+STEPS: tuple[Step, ...] = get_args(Step)
+
+# What slows scans down: from this number of unresolved deletes of a table on, however young they are; and an unresolved
+# delete of this age shows that resolution does not run
+MANY_DELETES = 1_000
+OLD_DELETE_US = DAY_US
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,6 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
 Tables take turns: the one with most work is first, each gets a share of the time, and unused time goes to others.
-
-The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule, or the envelope that
-EventBridge makes, whose ``detail`` is the payload::
-
-    {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both are optional
-    {"dry_run": true}                                                to gc; optional
 """
 
 from __future__ import annotations
@@ -17,30 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from dolmen.base.records import field_names
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
-from dolmen.errors import InputError, TableNotFoundError
-from dolmen.format.layout import check_table_name
+from dolmen.errors import TableNotFoundError
 from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.publication_directory import asks_for_publication
 from dolmen.maintenance.compact.compaction import Compacted, compact
-from dolmen.maintenance.debt import Debts
+from dolmen.maintenance.debt import STEPS, Debts, Step
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
 from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.indexing import index_table
 from dolmen.maintenance.resolution import Resolved, resolve
 from dolmen.maintenance.segment_merging import Merged, merge_segments
 from dolmen.maintenance.ttl import Expired, expire_rows
-
-Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
-
-STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "publish")
 
 
 @dataclass(frozen=True)
@@ -291,60 +278,6 @@ class DeadlineShare:
         self._has_begun = True
         self.reached = self.reached or is_over
         return self.reached
-
-
-@dataclass(frozen=True)
-class CompactRequest:
-    """A request for a round of maintenance: tables (None for all), and steps in the order of ``STEPS``."""
-
-    tables: tuple[str, ...] | None = None
-    steps: tuple[Step, ...] = STEPS
-
-    @classmethod
-    def of(cls, event: Any) -> CompactRequest:
-        payload = _payload(event, ("tables", "steps"))
-        tables, steps = _names(payload, "tables"), _names(payload, "steps")
-        for name in tables or ():
-            check_table_name(name)
-        if unknown := set(steps or ()) - set(STEPS):
-            raise InputError(f"no step {min(unknown)!r}; there are: {', '.join(STEPS)}")
-        return cls(tables, STEPS if steps is None else tuple(step for step in STEPS if step in steps))
-
-
-@dataclass(frozen=True)
-class GcRequest:
-    dry_run: bool = False
-
-    @classmethod
-    def of(cls, event: Any) -> GcRequest:
-        dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
-        if not isinstance(dry_run, bool):
-            raise InputError(f"dry_run is {dry_run!r}: give true or false")
-        return cls(dry_run)
-
-
-def _payload(event: Any, allowed: tuple[str, ...]) -> Mapping[str, Any]:
-    if isinstance(event, Mapping) and "detail-type" in event:
-        event = event.get("detail", {})
-        if isinstance(event, str):  # in Scheduler's own envelope the detail is text
-            try:
-                event = msgspec.json.decode(event or "{}")
-            except msgspec.DecodeError as error:
-                raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
-    if not isinstance(event, Mapping):
-        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(allowed)}")
-    if unknown := sorted(set(event) - set(allowed)):
-        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(allowed)}")
-    return event
-
-
-def _names(payload: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
-    names = payload.get(member)
-    if names is None:
-        return None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{member} is {names!r}: give a list of names, or leave it out for all")
-    return tuple(dict.fromkeys(names))
 
 
 Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]

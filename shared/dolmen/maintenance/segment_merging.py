@@ -20,7 +20,7 @@ from dolmen.commit.statements.background import MergeSegments
 from dolmen.entries.segments.live import LiveFiles, newest_pairs
 from dolmen.entries.segments.segment_reader import Uuids
 from dolmen.format.layout import segment_key
-from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.manifest import DATABASE_TAILS, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
 from dolmen.maintenance.erasures.erasure_work import last_due_ts
@@ -33,8 +33,6 @@ MOST_ENTRIES = 50_000  # the most entries of a segment. For data files that is a
 
 DIRTY_PART = 8
 """A segment of files is rewritten when more than 1/DIRTY_PART of its entries have an overlay or are removed."""
-
-_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
 
 
 class Merged(Struct, frozen=True):
@@ -91,7 +89,7 @@ def upload_merge(context: Context, merge: Merge) -> MergeSegments:
 def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
     """Plans the merges that pay, in a table or, if ``name`` is None, among the database's own segments."""
     if name is None:
-        for kind in _CONCATENATED:
+        for kind in DATABASE_TAILS:
             yield from _plan_concatenations(context, manifest.segments_of(kind), None, "", 0)
         return
     entry = context.segments.whole(manifest.tables[name])

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US, days_since_epoch
 from dolmen.errors import PredicateError, short_repr
 from dolmen.format.types import Plain, to_scalar
 from dolmen.predicate.domains import MAX_DIGITS, Domain, convert, domain_of, fit, grid, join, nearest_float32
@@ -504,7 +504,7 @@ def from_python(value: Any) -> Value:
             epoch = datetime(1970, 1, 1, tzinfo=UTC if value.tzinfo else None)
             return Value(Domain.ZONED if value.tzinfo else Domain.NAIVE, (value - epoch) // timedelta(microseconds=1))
         case date():
-            return Value(Domain.DATE, value.toordinal() - date(1970, 1, 1).toordinal())
+            return Value(Domain.DATE, days_since_epoch(value))
         case time() if value.tzinfo is None:
             us = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
             return Value(Domain.TIME, us)

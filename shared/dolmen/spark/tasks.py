@@ -6,11 +6,9 @@ all of it as JSON, and the driver finds the line in that text.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
@@ -24,7 +22,7 @@ from pyspark.sql import types as s
 
 from dolmen import errors
 from dolmen.base.records import replace
-from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.runtime import PerProcess, Runtime, shared_runtime
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import Error, RowError
@@ -208,14 +206,9 @@ def run_numbered(spark: SparkSession, count: int, work: Callable[[int], T], kind
     return [by_number[number] for number in range(count)]
 
 
+@PerProcess
 def task_runtime() -> Runtime:
     """The runtime of tasks of background work in this process."""
-    return _runtime_of(os.getpid())
-
-
-@cache
-def _runtime_of(process: int) -> Runtime:
-    """The runtime of this process, because threads don't survive a fork."""
     return replace(shared_runtime(), threads=_THREADS, cores=1)
 
 

@@ -19,6 +19,7 @@ from dolmen.errors import InputError, ObjectNotFoundError, short_repr
 from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of, split_object_url
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket
+from dolmen.store.s3 import needing_boto3
 
 __all__ = ["LocalStore", "MemoryBucket", "MemoryStore", "ObjectStore", "open_store"]
 
@@ -62,7 +63,7 @@ def open_store(
 
 
 def store_of_object(
-    url: str, storage_options: Mapping[str, str] | None = None, near: ObjectStore | None = None
+    url: str, storage_options: Mapping[str, str] | None, near: ObjectStore | None
 ) -> tuple[ObjectStore, str] | None:
     """The store of the object at ``scheme://bucket/key``, and its key there; None for a URL without a bucket.
 
@@ -128,13 +129,9 @@ def _open_s3(
     prefix = prefix.strip("/")
     if prefix and {"", ".", ".."} & set(prefix.split("/")):
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
-    try:
-        from dolmen.store.s3.bucket_store import S3Store  # botocore is an extra, and slow to import
+    with needing_boto3("s3://"):
+        from dolmen.store.s3.bucket_store import S3Store
         from dolmen.store.s3.connection import StorageOptions
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "botocore":
-            raise
-        raise InputError("s3:// needs boto3: pip install 'dolmen[aws]'") from error
     options = None if storage_options is None else StorageOptions.of(storage_options)
     return S3Store(bucket, prefix, runtime=runtime, options=options)
 

@@ -375,6 +375,16 @@ def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None
 READ_BYTES = 8 * MIB  # how much one request reads
 
 
+def folders(store: ObjectStore, prefix: str) -> Iterator[str]:
+    """Yields the names of the folders below a prefix (``.../``) that have objects: a request for each."""
+    last = ""
+    while (first := next(iter(store.list(prefix, last)), None)) is not None:
+        name, slash, _ = first.key[len(prefix) :].partition("/")
+        if slash:
+            yield name
+        last = f"{prefix}{name}0" if slash else first.key  # 0 is the character after the slash
+
+
 def check_range(key: str, byte_range: ByteRange) -> tuple[int, int]:
     """Returns a valid range. Raises InputError."""
     first, end = byte_range

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dolmen.errors import UnknownOutcomeError
-from dolmen.maintenance.round import STEPS, Deadline, Round
+from dolmen.maintenance.debt import STEPS
+from dolmen.maintenance.round import Deadline, Round
 from dolmen_simulator.actors.upkeep import Upkeep
 from dolmen_simulator.actors.writers import TABLES
 from dolmen_simulator.judge.never import Never, ViolationError

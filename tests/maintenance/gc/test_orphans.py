@@ -17,6 +17,7 @@ from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import KeySet
 from dolmen.maintenance.gc.sweep import directories, hour_of, hour_prefix, sweep_cutoff
+from dolmen.store.base import folders
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.counting import CountingStore
@@ -173,6 +174,13 @@ def test_listing_the_tables_costs_a_request_for_each_whatever_they_hold(place: P
     store = CountingStore(MemoryStore(place.bucket, place.runtime()))
     assert list(directories(store, "data")) == [f"data/{name}/" for name in ("a", "t", "t0", "t_", "tt", "z")]
     assert store.lists == 7
+
+
+def test_names_of_any_characters_in_a_folder_end_its_listing(place: Place) -> None:
+    store = MemoryStore(place.bucket, place.runtime())
+    for name in ("data/t/é", "data/t/~~", "data/t/\U0010ffff", "data/t-x/y", "data/other", "data/u/1"):
+        store.put(name, b"")
+    assert [*folders(store, "data/")] == ["t-x", "t", "u"]
 
 
 def test_hours_are_read_from_names_as_they_were_written() -> None:

@@ -83,14 +83,14 @@ class Resolve(Struct, frozen=True):
         before = self.vectors.get(file.path)
         if before and before[0].vector == file.vector:
             return before[1].vector
-        merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions
+        merged = uploads.merge_positions(file, positions)
         if not merged or (file.vector and len(merged) == file.vector.cardinality and not moves):
             return file.vector
         return uploads.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Replaces the pairs, and removes tombstones that no file needs any more."""
-        assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
+        draft.check_prepared(self.prepared_on)
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
             return
@@ -157,7 +157,7 @@ class Compact(Struct, frozen=True):
         return replace(self, fitting=fitting, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        assert self.prepared_on == draft.base.key, "pairs were compared with those of another version"
+        draft.check_prepared(self.prepared_on)
         draft.counts += Counts(groups_dropped=len(self.groups) - len(self.fitting))
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None or not self.fitting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -20,9 +21,6 @@ from dolmen.commit.statements.row_changes import count_files, without_index
 from dolmen.commit.uploads import PendingUploads, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     RememberedKeys,
-    deletes_of,
-    reaches,
-    tables_of,
     with_deletes,
     with_erasures,
 )
@@ -340,19 +338,17 @@ class SubjectDeletes(Struct, frozen=True):
         erasures = draft.erasures_after(then_ts)
         for entry in tables.values() if erasures else ():
             with_erasures(entry, erasures, draft.segments, record)
-        for memory in RememberedKeys.of_tables(tables) if erasures else ():
-            for erasure in erasures:
-                key = memory.entry.uuid, erasure.id
-                if key not in keys and reaches(erasure, memory.owner) and not tables_of(erasure, memory.entry):
-                    deletes = deletes_of(erasure, memory.owner, record)
-                    keys[key] = tuple(
-                        delete_remembered(memory, each, uploads) for each in deletes if memory.may_hold(each)
-                    )
+        memories = RememberedKeys.of_owners(tables.values(), tables, draft.segments)
+        for memory, erasure in product(memories, erasures):
+            key = memory.entry.uuid, erasure.id
+            if key not in keys:
+                deletes = memory.unnamed_deletes(erasure, record)
+                keys[key] = tuple(delete_remembered(memory, each, uploads) for each in deletes)
         return SubjectDeletes(made, keys, draft.base.key)
 
     def hide(self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft) -> dict[str, TableEntry]:
         """The entries of the earlier version with the deletes of all erasures since."""
-        assert self.prepared_on == draft.base.key, "deletes were made for another version"
+        draft.check_prepared(self.prepared_on)
         erasures = draft.erasures_after(then_ts)
 
         def find_record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
@@ -360,7 +356,8 @@ class SubjectDeletes(Struct, frozen=True):
 
         hidden = {name: with_erasures(entry, erasures, draft.segments, find_record) for name, entry in tables.items()}
         visible = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
-        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.of_tables(visible)}
+        memories = RememberedKeys.of_owners(visible.values(), visible, draft.segments)
+        return visible | {memory.name: memory.with_types_of_owner() for memory in memories}
 
     def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
         deletes = [

@@ -13,23 +13,23 @@ from msgspec import Struct
 
 from dolmen.base.records import replace
 from dolmen.commit.draft import DatabaseStatement, Draft
-from dolmen.commit.statements.row_changes import without_index
+from dolmen.commit.statements.row_changes import check_columns_of_delete, without_index
 from dolmen.commit.uploads import PendingUploads, record_keys, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     SUBJECT,
     RememberedKeys,
     fitting_values,
     last_rewritten_ts,
+    rewritten_before,
     subject_predicate,
     tables_of,
     with_deletes,
 )
 from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import ConflictError, InputError
+from dolmen.errors import InputError
 from dolmen.format.column_history import fields_inside, keep_fields
 from dolmen.format.entries import KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.evolution import same_column
 from dolmen.format.manifest import (
     ERASURES,
     Counts,
@@ -138,7 +138,7 @@ class HurryErasure(DatabaseStatement, Struct, frozen=True):
 def last_unneeded_ts(draft: Draft) -> int:
     """Timestamp of the last erasure such that no kept version needs it, or an earlier one, to hide rows; 0 if none."""
     oldest = min([draft.horizon, *(tag.version for tag in draft.tags.values())])
-    return max((each.through for each in draft.rewritten if each.version <= oldest), default=0)
+    return rewritten_before(draft.rewritten, oldest)
 
 
 def first_to_delist(
@@ -223,7 +223,7 @@ class Erase(Struct, frozen=True):
         return replace(self, tables=tuple(tables), prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        assert self.prepared_on == draft.base.key, "deletes were made for another version"
+        draft.check_prepared(self.prepared_on)
         if any(listed.id == self.erasure for listed in draft.erasures):
             raise InputError(f"request {self.request!r} has an erasure already: give each a request id of its own")
         erasure = Erasure(
@@ -264,12 +264,8 @@ class Erase(Struct, frozen=True):
         assert self.tombstone is not None
         assert self.schema is not None
         entry = draft.table(self.name, self.uuid)
-        bound, base_ts = self.schema.fields, draft.base.commit_ts
-        present = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
-        if dropped := set(self.tombstone.columns) - present:
-            names = ", ".join(repr(field.name) for field in bound if field.id in dropped)
-            raise ConflictError(f"table {self.name!r}: columns of the delete were dropped meanwhile: {names}")
         ids = set(self.tombstone.columns)
+        check_columns_of_delete(self.name, ids, self.schema, entry.schema, draft.base.commit_ts)
         if isinstance(self.tombstone, WhereTombstone):
             blob = self.tombstone.blob
             ids |= term_ids(recorded_predicate(uploads.read_blob(blob), blob))
@@ -333,15 +329,11 @@ def _tables_with_subject(draft: Draft) -> list[tuple[str, TableEntry, Field]]:
 
 def _memories(draft: Draft, erased: ErasedTable) -> Iterator[RememberedKeys]:
     """The tables that remember deleted keys of the tables whose rows are erased by their key."""
-    names = {entry.uuid: name for name, entry in draft.tables.items()}
     seen: set[str] = set()
-    owners = [stub for stub in draft.tables.values() if erased.uuid in stub.lineage]
-    for stub in sorted(owners, key=lambda stub: len(stub.lineage)):
-        owner = draft.segments.whole(stub)
-        name = names.get(owner.sequences.memory) if owner.sequences is not None else None
-        if name is None:
-            continue
-        memory = RememberedKeys(name, draft.segments.whole(draft.tables[name]), owner)
+    stubs = sorted(
+        (stub for stub in draft.tables.values() if erased.uuid in stub.lineage), key=lambda stub: len(stub.lineage)
+    )
+    for memory in RememberedKeys.of_owners(map(draft.segments.whole, stubs), draft.tables, draft.segments):
         if memory.may_hold(erased) and not seen & set(memory.entry.lineage):  # else the delete reaches it as a clone
             seen.add(memory.entry.uuid)
             yield memory

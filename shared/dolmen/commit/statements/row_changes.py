@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
@@ -74,22 +74,25 @@ class Write(Struct, frozen=True):
         return TableEffect(self.name, what, draft.column_names(self.name, ids))
 
     def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
-        """Raises ConflictError unless the tombstones match the same rows as with the columns of their schema."""
-        bound, now = (self.schema or entry.schema).fields, entry.schema
-        present = {field.id for field in bound if same_column(now, field, base_ts)}
-        for tombstone in self.tombstones:
-            if missing := set(tombstone.columns) - present:
-                raise ConflictError(
-                    f"table {self.name!r}: columns {sorted(missing)} of the delete were dropped or got another type "
-                    "meanwhile: look at the columns, and repeat the delete"
-                )
-        for column in bound:
-            named = any(column.id in tombstone.columns for tombstone in self.tombstones)
-            if named and may_round_differently(column.arrow_type, now.by_id[column.id].arrow_type):
+        """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
+        bound, now = self.schema or entry.schema, entry.schema
+        ids = {id_ for tombstone in self.tombstones for id_ in tombstone.columns}
+        check_columns_of_delete(self.name, ids, bound, now, base_ts)
+        for column in bound.fields:
+            if column.id in ids and may_round_differently(column.arrow_type, now.by_id[column.id].arrow_type):
                 raise ConflictError(
                     f"table {self.name!r}: column {column.name!r} of the delete became {now.by_id[column.id].type} "
                     "meanwhile, so its predicate may mean other rows: repeat the delete"
                 )
+
+
+def check_columns_of_delete(name: str, ids: Set[int], bound: Schema, now: Schema, base_ts: int) -> None:
+    """Raises ConflictError if a column that a delete names is not the one that it was when the delete was bound."""
+    if missing := ids - {field.id for field in bound.fields if same_column(now, field, base_ts)}:
+        names = [bound.by_id[id_].name if id_ in bound.by_id else id_ for id_ in sorted(missing)]
+        raise ConflictError(
+            f"table {name!r}: columns {names} of the delete were dropped, or got another type, meanwhile"
+        )
 
 
 class DeletePositions(Struct, frozen=True):
@@ -131,12 +134,12 @@ class DeletePositions(Struct, frozen=True):
             if path in self.vectors and self.vectors[path][0].vector == file.vector:
                 vectors[path] = file, self.vectors[path][1]
                 continue
-            merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions
+            merged = uploads.merge_positions(file, positions)
             vectors[path] = file, uploads.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
+        draft.check_prepared(self.prepared_on)
         if not self.vectors:
             return
         entry = draft.table(self.name, self.uuid)

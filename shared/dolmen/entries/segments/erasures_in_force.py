@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,7 +22,7 @@ from dolmen.format.column_history import fields_inside, widening_problem
 from dolmen.format.del_object import Keys, decode_keys, inline_keys
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
 from dolmen.format.evolution import WidenColumn
-from dolmen.format.manifest import ErasedTable, Erasure, Manifest, Segment, TableEntry
+from dolmen.format.manifest import ErasedTable, Erasure, Manifest, RewrittenErasures, Segment, TableEntry
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Json, to_json, to_plain
 from dolmen.predicate.ast import Predicate, columns, from_builtins, to_builtins
@@ -32,6 +33,9 @@ SUBJECT = "subject"
 
 _EARLIEST_TS = 1  # a timestamp before that of every commit
 
+Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
+"""Makes the tombstone of a predicate on a table; None if no row can match."""
+
 
 class RememberedKeys(Struct, frozen=True):
     """A memory: a table that remembers deleted keys of another one, its owner (CDC), in columns of the same names."""
@@ -41,13 +45,20 @@ class RememberedKeys(Struct, frozen=True):
     owner: TableEntry
 
     @classmethod
-    def of_tables(cls, tables: Mapping[str, TableEntry]) -> Iterator[RememberedKeys]:
-        """Yields the memories among some tables of one version (whole entries by name)."""
+    def of_owners(
+        cls, owners: Iterable[TableEntry], tables: Mapping[str, TableEntry], reader: SegmentReader
+    ) -> Iterator[RememberedKeys]:
+        """Yields the memories of some tables (whole entries) among the tables of the same version, by name."""
         names = {entry.uuid: name for name, entry in tables.items()}
-        for owner in tables.values():
+        for owner in owners:
             name = names.get(owner.sequences.memory) if owner.sequences is not None else None
             if name is not None:
-                yield cls(name, tables[name], owner)
+                yield cls(name, reader.whole(tables[name]), owner)
+
+    def unnamed_deletes(self, erasure: Erasure, record: Record) -> Iterator[ErasedTable]:
+        """Yields the owner's deletes that may match remembered keys, of an erasure that does not name the memory."""
+        if reaches(erasure, self.owner) and not tables_of(erasure, self.entry):
+            yield from filter(self.may_hold, deletes_of(erasure, self.owner, record))
 
     def may_hold(self, erased: ErasedTable) -> bool:
         """Whether a delete in the owner names rows by the key alone, so that it may match remembered keys."""
@@ -123,10 +134,6 @@ def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:
     return [_with_ids(each, ids) for each in node] if isinstance(node, list | tuple) else node
 
 
-Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
-"""Makes the tombstone of a predicate on a table; None if no row can match."""
-
-
 def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[int]:
     """The timestamps of all listed erasures. A tombstone with such a timestamp belongs to an erasure."""
     return frozenset(erasure.ts for erasure in erasures_of(manifest, reader))
@@ -165,22 +172,12 @@ def _memories(
 
     An erasure names the memory of its own version. After a restore an older version has another one.
     """
-    reached = {name: entry for name, entry in manifest.tables.items() if any(reaches(each, entry) for each in erasures)}
-    owners = {name: owner for name in reached if (owner := reader.whole(reached[name])).sequences is not None}
-    if not owners:
-        return
-    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(read_blob, reader.store)
-    for owner in owners.values():
-        assert owner.sequences is not None
-        name = names.get(owner.sequences.memory)
-        if name is None:
-            continue
-        memory = RememberedKeys(name, reader.whole(manifest.tables[name]), owner)
-        unnamed = [erasure for erasure in erasures if reaches(erasure, owner) and not tables_of(erasure, memory.entry)]
-        deletes = [each for erasure in unnamed for each in deletes_of(erasure, owner, _for_readers)]
-        hidden = [memory.delete_for_readers(each, read) for each in deletes if memory.may_hold(each)]
-        if hidden:
-            yield name, hidden
+    read = partial(read_blob, reader.store)
+    reached = [entry for entry in manifest.tables.values() if any(reaches(each, entry) for each in erasures)]
+    for memory in RememberedKeys.of_owners(map(reader.whole, reached), manifest.tables, reader):
+        deletes = chain.from_iterable(memory.unnamed_deletes(erasure, _for_readers) for erasure in erasures)
+        if hidden := [memory.delete_for_readers(each, read) for each in deletes]:
+            yield memory.name, hidden
 
 
 def with_erasures(
@@ -317,6 +314,16 @@ def last_rewritten_ts(tables: Iterable[TableEntry], reader: SegmentReader, liste
     """Timestamp of the youngest listed erasure such that no file holds rows of it or of older ones; 0 if none."""
     least_ts = least_erasure(tables, reader, {erasure.ts for erasure in listed})
     return max((erasure.ts for erasure in listed if not least_ts or erasure.ts < least_ts), default=0)
+
+
+def first_rewritten_version(notes: Iterable[RewrittenErasures], ts: int) -> int:
+    """The first version that is noted to hold no rows of the erasure with this timestamp; 0 if there is none yet."""
+    return min((note.version for note in notes if note.through >= ts), default=0)
+
+
+def rewritten_before(notes: Iterable[RewrittenErasures], version: int) -> int:
+    """Timestamp up to which no version from this one on has rows of an erasure, or shows them without it; 0 if none."""
+    return max((note.through for note in notes if note.version <= version), default=0)
 
 
 def stale_sections(tables: Iterable[TableEntry]) -> Iterator[Segment]:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence, Sized
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -38,7 +38,12 @@ NEXT_PLAN = "with the next plan, this one is full"  # the reason for leaving a c
 
 _SCANS_PER_SELECTIVE_SCAN = 8  # one scan in 8 is assumed to filter by the sort key. Only such scans gain by clustering.
 
-T = TypeVar("T")
+# Reasons for being a candidate
+_DEAD, _ERASED, _WITH_FOLDER_VALUES = "all rows deleted", "erased rows", "values only in names of folders"
+_DELETED, _MIXED, _SMALL = "mostly deleted", "several partitions", "small files"
+_SCATTERED, _FULL = "z-order", "unclustered"
+_CANDIDATES = (_DEAD, _ERASED, _WITH_FOLDER_VALUES, _DELETED, _MIXED, _SMALL, _SCATTERED, _FULL)
+
 Bound: TypeAlias = tuple[tuple[Any, ...], ...]  # values of the sort key's first columns: bounds have the order of keys
 Range: TypeAlias = tuple[Bound, Bound]
 """Least and greatest sort key of a file, as far as statistics show. See ``_Planner._range``."""
@@ -166,61 +171,63 @@ class _Planner:
         self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
         self._left_alone: Counter[str] = Counter()
         self._spec = PartitionSpec.of(entry)
+        self._is_published = TableSettings.of(entry).iceberg is not None
+        self._recluster = options.recluster and is_clustered(entry)
+        self._ranges: dict[str, Range] = {}  # by path, of candidates that are full files
 
     def plan(self, files: Iterable[DataFile], dead_uuids: Collection[str], erase_through: int) -> CompactionPlan:
-        all_deleted: list[DataFile] = []
-        erased: list[DataFile] = []
-        with_folder_values: list[DataFile] = []
-        mostly_deleted: list[DataFile] = []
-        mixed: list[DataFile] = []
-        small: list[DataFile] = []
-        full: list[tuple[Range, DataFile]] = []
-        scattered: list[DataFile] = []
-        chosen: list[Sized] = [all_deleted, erased, with_folder_values, mostly_deleted, mixed, small, full, scattered]
-        recluster = self._options.recluster and is_clustered(self._entry)
+        # First the files: why each is a candidate, or is left alone.
+        chosen: dict[str, list[DataFile]] = {reason: [] for reason in _CANDIDATES}
         count = size = 0
-        is_published = TableSettings.of(self._entry).iceberg is not None
         for file in files:
             count, size = count + 1, size + file.size
-            if sum(map(len, chosen)) >= MOST_FILES:
-                self._left_alone[NEXT_PLAN] += 1
-            elif not file.live_rows or file.uuid in dead_uuids:
-                all_deleted.append(file)
-            elif 0 < file.erasing <= erase_through:  # it still holds rows of an erasure that is due
-                erased.append(file)
-            elif file.constants and is_published:  # Iceberg's readers do not know values of folders
-                with_folder_values.append(file)
-            elif recluster:
-                scattered.append(file)
-            elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
-                mostly_deleted.append(file)
-            elif self._spec and self._partition(file) is None:
-                if self._options.repartition or file.live_bytes < small_below(self._target):
-                    mixed.append(file)
-                else:
-                    self._left_alone["full, with rows of several partitions"] += 1
-            elif file.live_bytes < small_below(self._target):
-                small.append(file)
-            elif not self._entry.sort_key:
-                self._left_alone["full"] += 1
-            elif (range_ := self._range(file)) is None:
-                self._left_alone["full, with unknown bounds of the sort key"] += 1
+            is_full = sum(map(len, chosen.values())) >= MOST_FILES
+            reason = NEXT_PLAN if is_full else self._reason(file, dead_uuids, erase_through)
+            if reason in chosen:
+                chosen[reason].append(file)
             else:
-                full.append((range_, file))
-        groups: list[PlannedGroup] = []
-        if all_deleted:
-            groups.append(PlannedGroup("all rows deleted", tuple(all_deleted), 0, 0, sum(f.size for f in all_deleted)))
-        others = self._groups_to_rewrite(mostly_deleted, small) + self._unclustered_groups(full)
-        others += [self._group("z-order", part) for part in self._by_partition(scattered, lambda file: file).values()]
-        others += [self._group("several partitions", part) for part in self._split(self._sort_files(mixed))]
-        groups += [self._group("erased rows", part) for part in self._split(self._sort_files(erased))] if erased else []
-        parts = self._split(self._sort_files(with_folder_values)) if with_folder_values else []
-        groups += [self._group("values only in names of folders", part) for part in parts]
+                self._left_alone[reason] += 1
+        # Then the groups: those that must be rewritten, and the others by their benefit.
+        groups = list[PlannedGroup]()
+        if dead := chosen[_DEAD]:
+            groups.append(PlannedGroup(_DEAD, tuple(dead), 0, 0, sum(file.size for file in dead)))
+        for reason in (_ERASED, _WITH_FOLDER_VALUES):
+            groups += self._groups(reason, chosen[reason])
+        others = self._groups_to_rewrite(chosen[_DELETED], chosen[_SMALL]) + self._unclustered_groups(chosen[_FULL])
+        others += [self._group(_SCATTERED, part) for part in self._by_partition(chosen[_SCATTERED]).values()]
+        others += self._groups(_MIXED, chosen[_MIXED])
         groups += sorted(others, key=lambda group: -group.benefit)
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left_alone))
 
+    def _reason(self, file: DataFile, dead_uuids: Collection[str], erase_through: int) -> str:
+        """Why a file is a candidate (``_CANDIDATES``), or is left alone."""
+        is_small = file.live_bytes < small_below(self._target)
+        if not file.live_rows or file.uuid in dead_uuids:
+            return _DEAD
+        if 0 < file.erasing <= erase_through:  # it still holds rows of an erasure that is due
+            return _ERASED
+        if file.constants and self._is_published:  # Iceberg's readers do not know values of folders
+            return _WITH_FOLDER_VALUES
+        if self._recluster:
+            return _SCATTERED
+        if file.rows - file.live_rows > file.rows * self._options.deleted_share:
+            return _DELETED
+        if self._spec and self._partition(file) is None:
+            return _MIXED if self._options.repartition or is_small else "full, with rows of several partitions"
+        if is_small:
+            return _SMALL
+        if not self._entry.sort_key:
+            return "full"
+        if (range_ := self._range(file)) is None:
+            return "full, with unknown bounds of the sort key"
+        self._ranges[file.path] = range_
+        return _FULL
+
+    def _groups(self, reason: str, files: list[DataFile]) -> list[PlannedGroup]:
+        return [self._group(reason, part) for part in self._split(self._sort_files(files))] if files else []
+
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        parts, with_deletes = (self._by_partition(some, lambda file: file) for some in (small, deleted))
+        parts, with_deletes = (self._by_partition(some) for some in (small, deleted))
         merged = [each for key, files in parts.items() for each in self._merge(with_deletes.get(key, []), files)]
         if len(merged) < len(small):
             self._left_alone["small, but too few of similar size"] += len(small) - len(merged)
@@ -229,9 +236,7 @@ class _Planner:
         groups = []
         for part in self._split(chosen):
             smalls = sum(file.path in merged_paths for file in part)
-            reason = (
-                "small files" if smalls == len(part) else "mostly deleted, small files" if smalls else "mostly deleted"
-            )
+            reason = _SMALL if smalls == len(part) else f"{_DELETED}, {_SMALL}" if smalls else _DELETED
             groups.append(self._group(reason, part))
         return groups
 
@@ -245,18 +250,19 @@ class _Planner:
     def _partition(self, file: DataFile) -> Partition | None:
         return self._spec.of_file(file) if self._spec else None
 
-    def _by_partition(self, items: Iterable[T], file_of: Callable[[T], DataFile]) -> dict[Partition | None, list[T]]:
-        parts: dict[Partition | None, list[T]] = {}
-        for item in items:
-            parts.setdefault(self._partition(file_of(item)), []).append(item)
+    def _by_partition(self, files: Iterable[DataFile]) -> dict[Partition | None, list[DataFile]]:
+        parts: dict[Partition | None, list[DataFile]] = {}
+        for file in files:
+            parts.setdefault(self._partition(file), []).append(file)
         return parts
 
-    def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
+    def _unclustered_groups(self, full: list[DataFile]) -> list[PlannedGroup]:
         """Groups of full files that overlap in the sort key, a part of its range at a time."""
-        parts = self._by_partition(full, lambda item: item[1]).values()
+        parts = self._by_partition(full).values()
         return [group for part in parts for group in self._overlapping_groups(part)]
 
-    def _overlapping_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
+    def _overlapping_groups(self, files: list[DataFile]) -> list[PlannedGroup]:
+        full = [(self._ranges[file.path], file) for file in files]
         runs = _divide_into_runs(full)
         runs.sort(key=lambda run: sum(file.live_bytes for _, file in run))
         sizes = [sum(file.live_bytes for _, file in run) for run in runs]
@@ -268,7 +274,7 @@ class _Planner:
                     paths = {file.path for file in piece}
                     overlap = len(_divide_into_runs([item for item in part if item[1].path in paths]))
                     if overlap > 1:
-                        groups.append(self._group("unclustered", piece, overlap))
+                        groups.append(self._group(_FULL, piece, overlap))
         left_alone = len(full) - sum(len(group.inputs) for group in groups)
         if left_alone:
             self._left_alone["full, and few overlap by the sort key"] += left_alone

@@ -16,7 +16,7 @@ import msgspec
 
 from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.commit.head import Context
-from dolmen.entries.segments.erasures_in_force import SUBJECT
+from dolmen.entries.segments.erasures_in_force import SUBJECT, first_rewritten_version
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.layout import FORMAT_VERSION, is_adopted, parse_manifest_key, uuid_of
@@ -165,12 +165,10 @@ def note_erased_files(
 
 def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
     """Writes the receipts of erasures that the next commit takes off the list, or whose tagged versions it removes."""
-    notes = sorted(manifest.rewritten, key=lambda note: note.version)
     delisted_ids = {erasure.id for erasure in work.to_delist}
 
     def write(erasure: Erasure) -> None:
-        note = next((note for note in notes if note.through >= erasure.ts), None)
-        first = note.version if note else 0
+        first = first_rewritten_version(manifest.rewritten, erasure.ts)
         tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
 
         def note_rewritten(receipt: Receipt) -> Receipt:

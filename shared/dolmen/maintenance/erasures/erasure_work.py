@@ -16,7 +16,12 @@ from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.draft import Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import DelistErasures, NoteRewritten, UnspillTables, first_to_delist
-from dolmen.entries.segments.erasures_in_force import last_rewritten_ts, stale_sections
+from dolmen.entries.segments.erasures_in_force import (
+    first_rewritten_version,
+    last_rewritten_ts,
+    rewritten_before,
+    stale_sections,
+)
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.properties import DatabaseSettings
@@ -94,20 +99,22 @@ def erasure_work(
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
-    expire_before = max(
-        _least_version(manifest, listed, settings, now_us),
-        max((each.version for each in manifest.leaving if each.expire_at <= now_us), default=0),
-    )
+    # No version may hold rows of an erasure that is due, or list one that must be gone.
+    due = [each for each in listed if expire_at(each, settings) <= now_us]
+    versions = [first_rewritten_version(manifest.rewritten, each.ts) for each in due]
+    versions += [each.version for each in manifest.leaving if each.expire_at <= now_us]
+    expire_before = max(versions, default=0)
     tags = tuple(name for name, tag in sorted(manifest.tags.items()) if tag.version < expire_before)
     oldest = min(
         [max(horizon, expire_before), *(tag.version for tag in manifest.tags.values() if tag.version >= expire_before)]
     )
-    until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
+    until = rewritten_before(manifest.rewritten, oldest)
     to_delist = first_to_delist(
         listed[:MOST_DELISTED], until, through=until, now_us=now_us, late_drops_us=settings.late_drops_us
     )
-    due = any(rewrite_due_at(each, settings) <= now_us for each in listed)
-    stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
+    is_due = any(rewrite_due_at(each, settings) <= now_us for each in listed)
+    sections = stale_sections(manifest.tables.values()) if is_due else ()
+    stale = frozenset(section.object for section in sections)
     noted_ts = max((each.through for each in manifest.rewritten), default=0)
     must_note = (
         bool(listed)
@@ -115,10 +122,3 @@ def erasure_work(
         and last_rewritten_ts(manifest.tables.values(), reader, listed) > noted_ts
     )
     return ErasureWork(listed, must_note, expire_before, tags, to_delist, stale, now_us, settings.late_drops_us)
-
-
-def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
-    """All versions before this one must expire, so that no version holds rows of an erasure that is due."""
-    due = [each.ts for each in listed if expire_at(each, settings) <= now_us]
-    versions = [min((note.version for note in manifest.rewritten if note.through >= ts), default=0) for ts in due]
-    return max(versions, default=0)

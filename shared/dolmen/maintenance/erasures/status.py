@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec import Struct
 from dolmen.base.records import FactSheet
 from dolmen.base.units import count_text, utc
 from dolmen.commit.head import Context
-from dolmen.entries.segments.erasures_in_force import last_rewritten_ts, least_erasure
+from dolmen.entries.segments.erasures_in_force import first_rewritten_version, last_rewritten_ts, least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
@@ -76,7 +76,7 @@ class ErasureStatus(FactSheet):
         return members | {"state": self.state, "next_step": self.next_step, "next_at": self.next_at}
 
 
-def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus]:
+def list_statuses(context: Context, *, gone: bool) -> list[ErasureStatus]:
     """Statuses of all erasures that are not gone yet, oldest first; with ``gone`` also the others, before these."""
     manifest = context.head.refresh().manifest
     pending = list(pending_statuses(context, manifest))
@@ -115,16 +115,15 @@ def pending_statuses(
         return
     settings = DatabaseSettings.of(manifest)
     through = last_rewritten_ts(manifest.tables.values(), context.segments, listed)
-    versions_by_ts = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
+    oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
 
     def status(erasure: Erasure) -> ErasureStatus:
         receipt = load_receipt(context.store, erasure.id) or receipt_of(erasure, manifest)
         if erasure.ts > through:
             return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_due_at(erasure, settings))
-        first = min((version for up_to, version in versions_by_ts.items() if up_to >= erasure.ts), default=0)
+        first = first_rewritten_version(manifest.rewritten, erasure.ts)
         if not receipt.rewritten_version and first:
             receipt = msgspec.structs.replace(receipt, rewritten_version=first)
-        oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
         if not first or first > oldest:
             return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
         until = erasure.requested_at + erasure.memory_us(settings.late_drops_us)
@@ -249,7 +248,7 @@ def _check_pending(context: Context, manifest: Manifest, status: ErasureStatus) 
         yield f"version {manifest.version:,} may hold its rows"
 
 
-_DANGER_PART = 16  # an erasure is in danger when less than 1/_DANGER_PART of its time is left
+DANGER_PART = 16  # an erasure is in danger when less than 1/DANGER_PART of its time is left
 
 
 class ErasureFigures(Struct, frozen=True):
@@ -264,18 +263,29 @@ class ErasureFigures(Struct, frozen=True):
 
 def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> ErasureFigures:
     """Computes the figures at a time of the server's clock. Costs no request for a database without erasures."""
-    spans = [(each.requested_at, each.due_at, 1) for each in erasures_of(manifest, reader)]
-    spans += [(each.requested_at, each.due_at, len(each.ids)) for each in manifest.leaving]
+    spans = pending_spans(manifest, reader).values()
     if not spans:
         return ErasureFigures()
     return ErasureFigures(
-        sum(count for _, _, count in spans),
-        max(0, now_us - min(requested_at for requested_at, _, _ in spans)),
-        min(due_at for _, due_at, _ in spans) - now_us,
-        sum(count for requested, due, count in spans if is_in_danger(requested, due, now_us)),
+        len(spans),
+        max(0, now_us - min(span.requested_at for span in spans)),
+        min(span.due_at for span in spans) - now_us,
+        sum(span.is_in_danger(now_us) for span in spans),
     )
 
 
-def is_in_danger(requested_at: int, due_at: int, now_us: int) -> bool:
-    """Whether an erasure has hardly any time left, or none."""
-    return now_us > due_at - (due_at - requested_at) // _DANGER_PART
+class PendingSpan(NamedTuple):
+    """The time of an erasure."""
+
+    due_at: int
+    requested_at: int
+
+    def is_in_danger(self, now_us: int) -> bool:
+        """Whether hardly any of it is left, or nothing."""
+        return now_us > self.due_at - (self.due_at - self.requested_at) // DANGER_PART
+
+
+def pending_spans(manifest: Manifest, reader: SegmentReader) -> dict[str, PendingSpan]:
+    """The time of each erasure whose rows some object may still hold, by its id."""
+    spans = {each.id: PendingSpan(each.due_at, each.requested_at) for each in erasures_of(manifest, reader)}
+    return spans | {id_: PendingSpan(each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}

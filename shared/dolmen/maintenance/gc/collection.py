@@ -213,7 +213,7 @@ class CollectionPlan(Struct, frozen=True):
     intents: dict[str, ListedIntent]  # the intents of all jobs, by txid
 
 
-def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
+def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool) -> CollectionPlan:
     """Plans a collection on a version that was just read."""
     now_us = head.server_now(manifest)
     intents = list_intents(head.store)

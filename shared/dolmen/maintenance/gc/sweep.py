@@ -27,7 +27,7 @@ from dolmen.format.layout import data_key, manifest_key, parse_manifest_key, tom
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc.deletion import BATCH, Amount, ObjectDeleter
 from dolmen.maintenance.gc.mark import KeySet
-from dolmen.store.base import ObjectInfo, ObjectStore
+from dolmen.store.base import ObjectInfo, ObjectStore, folders
 
 SLACK_US = HOUR_US
 """An object is deleted only once it is older than the limit by this much: clocks of servers differ, and S3 dates an
@@ -40,8 +40,6 @@ names (a slow upload, an idle process). Only a full sweep finds objects that wer
 KINDS = ("data", "tombstone")
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
-
-_AFTER_DATES = "~"  # sorts after every digit
 
 
 def hour_floor(time_us: int) -> int:
@@ -69,19 +67,10 @@ def hour_prefix(directory: str, time_us: int) -> str:
 
 def directories(store: ObjectStore, kind: str) -> Iterator[str]:
     """Yields ``<kind>/<table>/`` of every table with objects, dropped tables included: one request each."""
-    last = ""
-    while True:
-        first = next(iter(store.list(f"{kind}/", last)), None)
-        if first is None:
-            return
-        parts = first.key.split("/")
-        if len(parts) < 3:  # not an object of dolmen
-            last = first.key
-            continue
-        directory = f"{kind}/{parts[1]}/"
+    for name in folders(store, f"{kind}/"):
+        directory = f"{kind}/{name}/"
         if hour_of(f"{directory}2000/01/01/00/x") is not None:  # else the directory is not named after a table
             yield directory
-        last = directory + _AFTER_DATES
 
 
 def sweep_cutoff(orphan_cutoff: int) -> int:

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from dolmen.base.units import LAST_US, duration_text, utc
-
-_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
-
-
-def size_text(size_bytes: int) -> str:
-    """A size with three digits, in units of 1,024 as settings have them: ``12.3 MB``."""
-    if size_bytes < 1_000:
-        return f"{size_bytes:,} bytes"
-    size, unit = float(size_bytes), 0
-    while size >= 1_000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    digits = f"{size:,.{2 if size < 10 else 1 if size < 100 else 0}f}"
-    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {_UNITS[unit]}"
+from dolmen.base.units import LAST_US, SIZE_UNITS, duration_text, utc
 
 
 def power_text(exponent: int) -> str:
-    unit = min(exponent // 10, len(_UNITS) - 1)
-    return f"{2 ** (exponent - 10 * unit):,} {_UNITS[unit]}"
+    unit = min(exponent // 10, len(SIZE_UNITS) - 1)
+    return f"{2 ** (exponent - 10 * unit):,} {SIZE_UNITS[unit]}"
 
 
 def range_text(first: int, end: int) -> str:

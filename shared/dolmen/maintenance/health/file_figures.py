@@ -1,4 +1,4 @@
-"""Figures of a table's data files from its entries alone, a segment at a time, and of pending erasures.
+"""Figures of a table's data files from its entries alone, a segment at a time.
 
 The overlap in a sort key is measured by ranks of bounds, which show their order, but not their values.
 """
@@ -14,22 +14,20 @@ import pyarrow as pa
 
 from dolmen.base import pc
 from dolmen.base.units import MIB
-from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import column_bounds
-from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader, erasures_of
+from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.column_history import widen_bounds
 from dolmen.format.column_terms import sort_ids
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
 from dolmen.format.types import to_array
 from dolmen.maintenance.compact.compaction_plan import small_below
 from dolmen.maintenance.debt import FileSums, Numbers
-from dolmen.maintenance.erasures.status import is_in_danger, pending_statuses
-from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
+from dolmen.maintenance.health.health import DeleteCost, FileSizes, SortOverlap
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
 from dolmen.predicate.ast import Predicate
 
@@ -224,33 +222,3 @@ class FilesSurvey:
             sum(blob.length for blob in fetched),
             self.slowdown,
         )
-
-
-MOST_ERASURES = 20  # the most erasures that are listed: each costs a request for its receipt
-
-
-def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
-    """Returns the pending erasures that are due first, the number of other ones, and the number of all in danger."""
-    spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
-    spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
-    if not spans:
-        return (), 0, 0
-    urgent = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
-    statuses = {status.id: status for status in pending_statuses(context, manifest, frozenset(urgent))}
-    pending = [
-        PendingErasure(
-            id_,
-            status.state,
-            requested_at,
-            due_at,
-            is_in_danger(requested_at, due_at, now_us),
-            tuple(each.name or "a dropped table" for each in status.receipt.tables),
-            status.next_step,
-            status.next_at,
-        )
-        for id_, (due_at, requested_at) in ((id_, spans[id_]) for id_ in urgent)
-        if (status := statuses.get(id_)) is not None and status.state != "gone"
-    ]
-    other_ids = spans.keys() - set(urgent)
-    endangered = sum(is_in_danger(spans[id_][1], spans[id_][0], now_us) for id_ in other_ids)
-    return tuple(pending), len(other_ids), endangered + sum(each.in_danger for each in pending)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from dolmen.base.records import replace
-from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
+from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text, size_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError, short_repr
@@ -20,11 +20,12 @@ from dolmen.format.layout import RESERVED_TAGS
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
-from dolmen.maintenance.debt import Debts, TableDebt, debts_of
+from dolmen.maintenance.debt import MANY_DELETES, OLD_DELETE_US, STEPS, Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.erasure_work import last_due_ts
+from dolmen.maintenance.erasures.status import DANGER_PART, pending_spans, pending_statuses
 from dolmen.maintenance.gc.collection import last_deletable_version, next_horizon
-from dolmen.maintenance.health.elements import size_text, time_text
-from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
+from dolmen.maintenance.health.elements import time_text
+from dolmen.maintenance.health.file_figures import FilesSurvey
 from dolmen.maintenance.health.health import (
     LEVELS,
     Concern,
@@ -33,6 +34,7 @@ from dolmen.maintenance.health.health import (
     KeptTag,
     KeptVersions,
     PastWork,
+    PendingErasure,
     Pipeline,
     PlannedWork,
     TableHealth,
@@ -47,16 +49,13 @@ MOST_NAMES = 100  # the most tags and the most cursors that are listed
 
 MOST_PLANNED_FILES = 20_000  # for a table with more files, the plan only says what compaction of its small files saves
 
+MOST_ERASURES = 20  # the most erasures that are listed: each costs a request for its receipt
+
 _MOST_REQUESTS = 5
 
-_BACKGROUND = frozenset(("expire", "resolve", "gather", "compact", "index", "merge", "publish", "gc"))
-
-MANY_DELETES = 1_000
-"""From this number of unresolved deletes of a table on, scans are slow, however young the deletes are."""
+_BACKGROUND = frozenset((*STEPS, "gather", "gc"))
 
 SLOW_SCAN = 2.0  # from this estimated slowdown of scans on, deletes are a concern, however few and young they are
-
-OLD_DELETE_US = DAY_US  # an unresolved delete of this age shows that resolution does not run
 
 LATE_PUBLICATION_US = 6 * HOUR_US
 """From this lag on, a publication counts as late; the stack's alarm has the same limit."""
@@ -93,7 +92,7 @@ def _look(context: Context, manifest: Manifest, now_us: int, pipeline: Pipeline)
         table = _table(context, debt, entry, manifest, now_us)
         tables.append(table)
         planned += plan_table(context, table, entry, erase_through)
-    erasures, erasures_left_out, erasures_in_danger = pending_erasures(context, manifest, now_us)
+    erasures, erasures_left_out, erasures_in_danger = _pending_erasures(context, manifest, now_us)
     health = Health(
         url=context.store.url,
         looked_at=now_us,
@@ -155,6 +154,32 @@ def _versions(manifest: Manifest, debts: Debts) -> KeptVersions:
         tags_left_out=max(0, len(own) - MOST_NAMES),
         cursors_left_out=max(0, len(cursors) - MOST_NAMES),
     )
+
+
+def _pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
+    """Returns the pending erasures that are due first, the number of other ones, and the number of all in danger."""
+    spans = pending_spans(manifest, context.segments)
+    if not spans:
+        return (), 0, 0
+    urgent = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
+    statuses = {status.id: status for status in pending_statuses(context, manifest, frozenset(urgent))}
+    pending = [
+        PendingErasure(
+            id_,
+            status.state,
+            spans[id_].requested_at,
+            spans[id_].due_at,
+            spans[id_].is_in_danger(now_us),
+            tuple(each.name or "a dropped table" for each in status.receipt.tables),
+            status.next_step,
+            status.next_at,
+        )
+        for id_ in urgent
+        if (status := statuses.get(id_)) is not None and status.state != "gone"
+    ]
+    other_ids = spans.keys() - set(urgent)
+    endangered = sum(spans[id_].is_in_danger(now_us) for id_ in other_ids)
+    return tuple(pending), len(other_ids), endangered + sum(each.in_danger for each in pending)
 
 
 def _past(manifest: Manifest) -> tuple[PastWork, ...]:
@@ -271,7 +296,7 @@ def _erasures(health: Health) -> Iterator[Concern]:
         yield Concern(
             "danger",
             f"{count_text(in_danger, 'erasure is', 'erasures are')} close to the deadline",
-            "Less than 1/16 of the time is left, and objects of the database may still hold their rows.",
+            f"Less than 1/{DANGER_PART} of the time is left, and objects of the database may still hold their rows.",
             commands,
         )
 

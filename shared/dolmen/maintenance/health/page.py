@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from dolmen.base.units import count_text, duration_text
-from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, size_text, small_print, time_text
+from dolmen.base.units import count_text, duration_text, size_text
+from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, small_print, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
 from dolmen.maintenance.health.sections import background, erasures, pipeline, unknown_facts, versions
 from dolmen.maintenance.health.table_sections import table_overview, table_panels

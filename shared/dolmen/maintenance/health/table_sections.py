@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dolmen.base.units import count_text, duration_text
+from dolmen.base.units import count_text, duration_text, size_text
 from dolmen.maintenance.health.elements import (
     HEIGHT,
     WIDTH,
@@ -19,7 +19,6 @@ from dolmen.maintenance.health.elements import (
     power_text,
     range_text,
     share_text,
-    size_text,
     small_print,
 )
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, Health, SortOverlap, TableHealth

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import SEEK_END, BytesIO
 from itertools import groupby
@@ -172,6 +172,19 @@ class DataCheck:
             return file, figures
         figures.rows = table.num_rows
         columns = dict(zip(footer.columns, table.columns, strict=True))
+        self._check_columns(opened, group, columns, figures)
+        figures.problems += (
+            ("stats-untrue", label + each) for each in self._check_recorded_values(file, columns, figures)
+        )
+        if (keys := self._claimed_order(opened, group, columns)) and not _is_sorted(keys):
+            figures.problems.append(("row-order", label + "rows are not in the order that the file claims"))
+        return file, figures
+
+    def _check_columns(
+        self, opened: OpenedFile, group: int, columns: Mapping[int, pa.ChunkedArray], figures: ColumnFigures
+    ) -> None:
+        """Checks the values of each column, and the bounds that the footer claims."""
+        file, footer, label = opened.file, opened.footer, f"row group {group}: "
         for id_, column in columns.items():
             if id_ != COMMIT_TS_ID and id_ not in self._types:
                 continue
@@ -187,26 +200,31 @@ class DataCheck:
             claimed = footer.bounds(group, field, file.stats[id_].nans if id_ in file.stats else None)
             if wrong := _find_contradiction(claimed, actual):
                 figures.problems.append(("stats-untrue", f"{label}footer, column {self._column_label(id_)}: {wrong}"))
+
+    def _check_recorded_values(
+        self, file: DataFile, columns: Mapping[int, pa.ChunkedArray], figures: ColumnFigures
+    ) -> Iterator[str]:
+        """Checks the values of transforms that all rows of a file are said to have."""
         for transform, id_, value in recorded_values(file):
             if (column := columns.get(id_)) is not None and id_ not in figures.invalid:
                 found = transform.array(pc.unique(column.combine_chunks()))
                 if other := next((each for each in map(to_json, to_plain(found)) if each != value), None):
-                    reason = (
-                        f"{label}{transform} of column {self._column_label(id_)} is {other!r}, said to be {value!r}"
-                    )
-                    figures.problems.append(("stats-untrue", reason))
+                    yield f"{transform} of column {self._column_label(id_)} is {other!r}, said to be {value!r}"
+
+    def _claimed_order(self, opened: OpenedFile, group: int, columns: Mapping[int, pa.ChunkedArray]) -> list[KeyArray]:
+        """The keys by which a file claims that its rows are sorted.
+
+        It is the file's own order, because the table's sort key may have changed. Other writers have other orders.
+        """
+        footer = opened.footer
         by_leaf = {column.leaves[0]: id_ for id_, column in footer.columns.items()}
-        # The file's own order, because the table's sort key may have changed. Other writers have other orders.
         order = () if footer.is_adopted else footer.metadata.row_group(group).sorting_columns
-        keys = [
+        return [
             key
             for by in order
             if (by_id := by_leaf.get(by.column_index)) is not None
             for key in term_keys(SortTerm(by_id, Transform(), by.descending, by.nulls_first), columns[by_id])
         ]
-        if keys and not _is_sorted(keys):
-            figures.problems.append(("row-order", label + "rows are not in the order that the file claims"))
-        return file, figures
 
     def _check_other_bytes(self, opened: OpenedFile) -> Iterator[tuple[str, str]]:
         """Checks bytes outside of column chunks, because a scan silently ignores damaged Bloom filters."""

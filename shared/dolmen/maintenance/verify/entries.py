@@ -44,7 +44,7 @@ def read_segment(context: Context, segment: Segment, log: FindingLog, table: str
     return try_read(context, segment, lambda: read(segment), log, table)
 
 
-def try_read(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
+def try_read(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str) -> T | None:
     """Calls ``read``, and returns its result; None if that fails because this segment is missing or damaged."""
     try:
         return read()

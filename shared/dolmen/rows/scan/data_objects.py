@@ -28,7 +28,16 @@ from dolmen.format.entries import UNKNOWN, Bounds, ConstantColumn, DataFile, con
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.parquet_footer import schema_part
-from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type, type_from_json
+from dolmen.format.schema import (
+    Field,
+    MappedColumn,
+    field_id,
+    field_id_metadata,
+    is_nested,
+    leaf_count,
+    stored_type,
+    type_from_json,
+)
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import CacheKey, ObjectCache
@@ -154,7 +163,6 @@ def check_same_kind(store: ObjectStore, scheme: str, url: str) -> None:
         raise InputError(f"{url!r}: a database at {store.url} can adopt files in stores of its own kind only")
 
 
-_FIELD_ID = b"PARQUET:field_id"
 _NO_ID = -1  # the id of fields that the table never had, inside columns. No column has it.
 _US = {"milliseconds": 1_000, "microseconds": 1}
 
@@ -200,7 +208,7 @@ def _with_ids(file_type: pa.DataType, mapping: Sequence[MappedColumn] | None) ->
     def inner(field: pa.Field, mapped: MappedColumn | None) -> pa.Field:
         id_ = field_id(field) if mapping is None else mapped.id if mapped else None
         kind = _with_ids(field.type, None if mapping is None else mapped.fields if mapped else ())
-        return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if id_ is None else id_).encode()})
+        return pa.field(field.name, kind, field.nullable, field_id_metadata(_NO_ID if id_ is None else id_))
 
     target = stored_type(file_type)
     if not is_nested(target):

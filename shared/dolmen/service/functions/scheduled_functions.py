@@ -1,6 +1,12 @@
 """The functions that a schedule calls: a round of maintenance, and garbage collection.
 
-``dolmen.maintenance.round`` describes the events, and does the steps of a round.
+The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule, or the envelope that
+EventBridge makes, whose ``detail`` is the payload::
+
+    {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both are optional
+    {"dry_run": true}                                                to gc; optional
+
+``dolmen.maintenance.round`` does the steps of a round.
 
 Jobs are started only where there is an application for them (``dolmen.service.handover.emr_serverless``). The ingest
 function starts a job when it hands drops over. But a running job may have listed the records before that, a job may
@@ -12,22 +18,24 @@ Tables with more to compact than functions can do in a round go to a job too, so
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context, context_of
-from dolmen.errors import Error, StoreUnavailableError
+from dolmen.errors import Error, InputError, StoreUnavailableError
+from dolmen.format.layout import check_table_name
 from dolmen.ingest.redaction import error_fields, reason_for_log
 from dolmen.maintenance.compact.compaction import CompactionPlan, compact
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
-from dolmen.maintenance.debt import debts
+from dolmen.maintenance.debt import STEPS, Step, debts
 from dolmen.maintenance.round import (
-    CompactRequest,
     CompletedStep,
     Deadline,
-    GcRequest,
     StepFailure,
     facts_of,
     has_changed_anything,
@@ -179,3 +187,57 @@ def weight_of(plan: CompactionPlan) -> int:
 def _describe_failure(failure: StepFailure) -> str:
     about = failure.table or "the database"
     return f"{failure.step} {about}: {type(failure.error).__name__}: {reason_for_log(failure.error)}"
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    """A request for a round of maintenance: tables (None for all), and steps in the order of ``STEPS``."""
+
+    tables: tuple[str, ...] | None = None
+    steps: tuple[Step, ...] = STEPS
+
+    @classmethod
+    def of(cls, event: Any) -> CompactRequest:
+        payload = _payload(event, ("tables", "steps"))
+        tables, steps = _names(payload, "tables"), _names(payload, "steps")
+        for name in tables or ():
+            check_table_name(name)
+        if unknown := set(steps or ()) - set(STEPS):
+            raise InputError(f"no step {min(unknown)!r}; there are: {', '.join(STEPS)}")
+        return cls(tables, STEPS if steps is None else tuple(step for step in STEPS if step in steps))
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, event: Any) -> GcRequest:
+        dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise InputError(f"dry_run is {dry_run!r}: give true or false")
+        return cls(dry_run)
+
+
+def _payload(event: Any, allowed: tuple[str, ...]) -> Mapping[str, Any]:
+    if isinstance(event, Mapping) and "detail-type" in event:
+        event = event.get("detail", {})
+        if isinstance(event, str):  # in Scheduler's own envelope the detail is text
+            try:
+                event = msgspec.json.decode(event or "{}")
+            except msgspec.DecodeError as error:
+                raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
+    if not isinstance(event, Mapping):
+        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(allowed)}")
+    if unknown := sorted(set(event) - set(allowed)):
+        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(allowed)}")
+    return event
+
+
+def _names(payload: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
+    names = payload.get(member)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{member} is {names!r}: give a list of names, or leave it out for all")
+    return tuple(dict.fromkeys(names))

@@ -146,8 +146,8 @@ def hand_over(
     drops: Sequence[Drop],
     *,
     larger_than: int | None,
-    has_backlog: bool = False,
-    auto_create: bool = False,
+    has_backlog: bool,
+    auto_create: bool,
 ) -> dict[int, DropOutcome]:
     """Writes ONE record of the drops for a job, and leaves all others to the caller.
 

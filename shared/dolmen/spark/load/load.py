@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
-from dolmen.base.units import GIB, MIB, megabytes_text
+from dolmen.base.units import GIB, MIB, size_text
 from dolmen.commit.change import Expect
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
@@ -353,7 +353,7 @@ class _Loading:
             if ErasedRows.of(transaction, table, each.drop.dropped_us, all_erasures=all_erasures) is None
         ]
         while to_read:  # again without files that turned out bad after some of their rows were written
-            self.notify(f"{table}: {len(to_read):,} files, {megabytes_text(sum(each.drop.size for each in to_read))}")
+            self.notify(f"{table}: {len(to_read):,} files, {size_text(sum(each.drop.size for each in to_read))}")
             written = work.write([each.drop for each in to_read])
             whole = [number for number in range(len(to_read)) if written.reports[number].is_whole]
             for number in whole:

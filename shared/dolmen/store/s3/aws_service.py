@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dolmen.base.runtime import cached_property
-from dolmen.errors import Error, InputError
+from dolmen.errors import Error
+from dolmen.store.s3 import needing_boto3
 
 
 class AwsService:
@@ -34,29 +34,17 @@ class AwsService:
         translate: Callable[[str, str], Error | None] = lambda code, text: None,
     ) -> None:
         self._name, self._about, self._config = name, about, config
-        self._region, self._default_region, self._endpoint = region, default_region, endpoint
+        self._address = {"region": region, "default_region": default_region, "endpoint": endpoint}
         self._translate = translate
 
     @cached_property
     def client(self) -> Any:
         """The client of boto3. Raises InputError: boto3 is not installed, or the AWS configuration cannot be used."""
-        try:
-            from botocore.config import Config  # an extra, and slow to import
-            from botocore.exceptions import BotoCoreError
-
-            from dolmen.store.s3.connection import AwsSession
-        except ModuleNotFoundError as error:
-            raise InputError(f"{self._about} needs boto3: pip install 'dolmen[aws]'") from error
-        try:
+        with needing_boto3(self._about):
+            from dolmen.store.s3.connection import AwsSession, checking_configuration, make_client
+        with checking_configuration():
             session = AwsSession()
-            region = self._region or session.region_name or os.environ.get("AWS_REGION") or self._default_region
-            config = Config(**self._config, user_agent_extra="dolmen")
-            return session.client(self._name, region_name=region, endpoint_url=self._endpoint, config=config)
-        except (BotoCoreError, ValueError) as error:
-            from dolmen.store.s3.failures import hide_credentials
-
-            hide_credentials(error)
-            raise InputError(f"the AWS configuration cannot be used: {error}") from error
+        return make_client(session, self._name, self._config, **self._address)
 
     def ask(self, operation: str, **request: Any) -> Any:
         """Sends a request and returns the response.

@@ -14,7 +14,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -34,10 +35,11 @@ from botocore.response import StreamingBody
 from botocore.session import get_session
 from urllib3.exceptions import HTTPError
 
-from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.runtime import Instant, PerProcess, Runtime
 from dolmen.base.units import SECOND_US
 from dolmen.errors import InputError, short_repr
 from dolmen.store.base import ServerClock
+from dolmen.store.s3 import aws_environment
 from dolmen.store.s3.failures import hide_credentials
 
 ALGORITHM = "AWS4-HMAC-SHA256"
@@ -361,7 +363,7 @@ class StorageOptions:
         return shared or _connections_by_options.setdefault(key, self._connect(runtime))
 
     def _connect(self, runtime: Runtime) -> Connection:
-        try:
+        with checking_configuration("storage_options"):
             session = AwsSession(
                 aws_access_key_id=self.access_key_id,
                 aws_secret_access_key=self.secret_access_key,
@@ -369,11 +371,19 @@ class StorageOptions:
                 region_name=self.region,
                 profile_name=self.profile,
             )
-        except BotoCoreError as error:  # a profile that does not exist, for one
-            hide_credentials(error)
-            raise InputError(f"storage_options cannot be used: {error}") from error
         settings = (self.access_key_id, self.profile, _account(_environment()))
         return _make(runtime, session, self.endpoint_url, account=settings)
+
+
+@contextmanager
+def checking_configuration(what: str = "the AWS configuration") -> Iterator[None]:
+    """Turns errors of botocore, such as one for a profile that does not exist, into InputError."""
+    try:
+        yield
+    except (BotoCoreError, ValueError) as error:
+        hide_credentials(error)
+        reason = re.sub(r"\S+@", "***@", str(error))  # as in "Invalid endpoint: user:password@host"
+        raise InputError(f"{what} cannot be used: {reason}") from None
 
 
 _connections_by_options: WeakValueDictionary[Any, Connection] = WeakValueDictionary()
@@ -438,13 +448,12 @@ def connect(runtime: Runtime, session: Any = None) -> Connection:
     """
     if session is not None:
         return _make(runtime, session)
-    return _shared_connection(runtime, _environment(), os.getpid())
+    return _shared_connection(runtime, _environment())
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
     """The part of the environment that a connection depends on."""
-    prefixes = ("AWS_", "DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-    return tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
+    return aws_environment("DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS")
 
 
 def _account(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -453,34 +462,40 @@ def _account(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
     return tuple(item for item in environment if item[0].startswith(names) and item[0] not in _SECRETS)
 
 
-@lru_cache(maxsize=16)
-def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...], process: int) -> Connection:
-    """A cached connection. ``process`` is part of the key, because a forked process must not share sockets."""
-    try:
-        return _make(runtime, AwsSession(), account=_account(environment))
-    except BotoCoreError as error:  # a profile that does not exist, for one
-        hide_credentials(error)
-        raise InputError(f"the AWS configuration cannot be used: {error}") from error
+@PerProcess
+def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...]) -> Connection:
+    with checking_configuration():
+        session = AwsSession()
+    return _make(runtime, session, account=_account(environment))
+
+
+def make_client(
+    session: Any,
+    service: str,
+    config: Mapping[str, Any],
+    *,
+    region: str | None = None,
+    default_region: str | None = None,
+    endpoint: str | None = None,
+) -> Any:
+    """A client of botocore. See ``AwsService``. Raises InputError: the AWS configuration cannot be used."""
+    with checking_configuration(), _creating:
+        region = region or session.region_name or os.environ.get("AWS_REGION") or default_region
+        options = Config(**config, user_agent_extra="dolmen")
+        return session.client(service, region_name=region, endpoint_url=endpoint, config=options)
 
 
 def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None, account: Any = None) -> Connection:
     """``account``: equal for connections with the same account settings; None if the caller made the session."""
     clock = ServerClock(runtime)
-    config = Config(
-        retries={"mode": "standard", "total_max_attempts": 1},
-        connect_timeout=_timeout("connect"),
-        read_timeout=_timeout("read"),
-        max_pool_connections=max(10, 2 * runtime.threads),
-        tcp_keepalive=True,
-        user_agent_extra="dolmen",
-    )
-    region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
-    with _creating:
-        try:
-            client = session.client("s3", region_name=region, config=config, endpoint_url=endpoint_url)
-        except ValueError as error:
-            reason = re.sub(r"\S+@", "***@", str(error))  # as in "Invalid endpoint: user:password@host"
-            raise InputError(f"the AWS configuration cannot be used: {reason}") from None
+    config = {
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "connect_timeout": _timeout("connect"),
+        "read_timeout": _timeout("read"),
+        "max_pool_connections": max(10, 2 * runtime.threads),
+        "tcp_keepalive": True,
+    }
+    client = make_client(session, "s3", config, default_region="us-east-1", endpoint=endpoint_url)
     if owners := bucket_owners(os.environ):
         client.meta.events.register("provide-client-params.s3", partial(_name_owner, owners))
     client.meta.events.register("before-call.s3", lambda **event: _note_sent(clock, event))
@@ -493,7 +508,7 @@ def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None, accou
     reader = ObjectReader(client, credentials, runtime, partial(_observe, clock))
     if account is None:
         return Connection(client, clock, reader)
-    named = repr((client.meta.endpoint_url, region, account)).encode()
+    named = repr((client.meta.endpoint_url, client.meta.region_name, account)).encode()
     return Connection(client, clock, reader, hashlib.sha256(named).hexdigest())
 
 

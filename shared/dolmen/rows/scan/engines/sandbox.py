@@ -5,12 +5,11 @@ from __future__ import annotations
 import atexit
 import difflib
 import json
-import os
 import re
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dolmen.base.late_imports import optional
+from dolmen.base.runtime import PerProcess
 from dolmen.errors import InputError
 
 if TYPE_CHECKING:
@@ -142,15 +141,14 @@ def join_sandbox(first: str = "BEGIN TRANSACTION", **settings: str) -> duckdb.Du
         return _join(options, first)
 
 
-@cache
-def _process_sandbox(process: int, options: tuple[tuple[str, str], ...]) -> duckdb.DuckDBPyConnection:
-    """One per process: another process may be using the one that a fork inherits."""
+@PerProcess
+def _process_sandbox(options: tuple[tuple[str, str], ...]) -> duckdb.DuckDBPyConnection:
     atexit.register(_process_sandbox.cache_clear)  # or DuckDB may write to standard error that it is open
     return open_sandbox(**dict(options))
 
 
 def _join(options: tuple[tuple[str, str], ...], first: str) -> duckdb.DuckDBPyConnection:
-    connection = _process_sandbox(os.getpid(), options).cursor()
+    connection = _process_sandbox(options).cursor()
     connection.execute(first).fetchall()
     return connection
 

@@ -18,14 +18,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.late_imports import optional
-from dolmen.base.runtime import cached_property
+from dolmen.base.runtime import PerProcess, cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
@@ -151,7 +150,7 @@ def _connect(*, is_alone: bool) -> duckdb.DuckDBPyConnection:
 
     The views of the second are temporary, so other connections don't see them, but a list of tables shows them as such.
     """
-    spill = _spill_root(os.getpid())
+    spill = _spill_root()
     if is_alone:
         return open_sandbox(os.path.join(spill, str(next(_numbers))) if spill else "")
     return join_sandbox("SELECT 1", temp_directory=os.path.join(spill, "shared") if spill else "")
@@ -177,8 +176,8 @@ def _words(query: str) -> set[str]:
     return set(re.findall(r"[a-z0-9_]+", query.lower()))
 
 
-@cache
-def _spill_root(process: int) -> str:
+@PerProcess
+def _spill_root() -> str:
     """The directory for data of queries that exceeds memory, for this user only; empty if none can be made.
 
     DuckDB's default, ``.tmp`` in the working directory, would show queries the files of other programs.
@@ -187,6 +186,8 @@ def _spill_root(process: int) -> str:
         root = tempfile.mkdtemp(prefix="dolmen-sql-")
     except OSError:
         return ""
+
+    process = os.getpid()
 
     def remove() -> None:
         if os.getpid() == process:  # a fork must not remove it
