@@ -287,15 +287,15 @@ def export_folders(rows: pa.RecordBatchReader, directory: Path, partition_by: st
     partial, count = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial"), 0
     try:
         partial.mkdir()
-        with RowDivision(spec, rows.schema, DEFAULT, sys.maxsize, shared_runtime()) as division:
-            for partition, pieces in groupby(division.divide(rows), lambda piece: piece.partition):
-                assert partition is not None, "each partition has files of its own"
-                folder = partial / _folders(spec, partition)
-                folder.mkdir(parents=True, exist_ok=True)
-                tables = (pa.table(piece.columns, rows.schema).select(schema.names) for piece in pieces)
-                own = pa.RecordBatchReader.from_batches(schema, (each for one in tables for each in one.to_batches()))
-                with (folder / f"data-{len(list(folder.iterdir()))}.{format.kind}").open("xb") as target:
-                    count += _write(own, target, format)
+        division = RowDivision(spec, rows.schema, DEFAULT, sys.maxsize, shared_runtime())
+        for partition, pieces in groupby(division.divide(rows), lambda piece: piece.partition):
+            assert partition is not None, "each partition has files of its own"
+            folder = partial / _folders(spec, partition)
+            folder.mkdir(parents=True, exist_ok=True)
+            tables = (pa.table(piece.columns, rows.schema).select(schema.names) for piece in pieces)
+            own = pa.RecordBatchReader.from_batches(schema, (each for one in tables for each in one.to_batches()))
+            with (folder / f"data-{len(list(folder.iterdir()))}.{format.kind}").open("xb") as target:
+                count += _write(own, target, format)
         if directory.exists():
             directory.rmdir()
         partial.rename(directory)
