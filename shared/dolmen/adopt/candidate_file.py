@@ -23,6 +23,7 @@ from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
 from dolmen.format.schema import field_id, is_nested, leaf_count
+from dolmen.format.types import change_fields
 from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     FileColumn,
@@ -362,18 +363,7 @@ def _has_ids_of_structs(schema: pa.Schema) -> bool:
 
 def strip_ids(field: pa.Field) -> pa.Field:
     """A field without field ids, and the same for the fields inside it."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([strip_ids(each) for each in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(strip_ids(kind.key_field), strip_ids(kind.item_field))
-    elif pa.types.is_large_list(kind):
-        kind = pa.large_list(strip_ids(kind.value_field))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(strip_ids(kind.value_field))
-    elif pa.types.is_fixed_size_list(kind):
-        kind = pa.list_(strip_ids(kind.value_field), kind.list_size)
-    return pa.field(field.name, kind, field.nullable)
+    return pa.field(field.name, change_fields(field.type, strip_ids), field.nullable)
 
 
 def _leaf_refusal(metadata: pq.FileMetaData, leaf: int) -> str:

@@ -26,7 +26,7 @@ from dolmen.errors import CorruptionError, InputError, RowError
 from dolmen.format.entries import Blob, KeysTombstone, Vector, column_stats
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal
 from dolmen.format.schema import Field, type_from_json
-from dolmen.format.types import Json, Plain, can_be_key, from_json, to_array, to_json, to_plain, type_of
+from dolmen.format.types import Json, Plain, can_be_key, from_json, text_bytes, to_array, to_json, to_plain, type_of
 
 MAGIC = b"DEL1"
 
@@ -351,12 +351,10 @@ def _order_of_texts(values: pa.Array) -> Indexes:
 
 def _prefixes(values: pa.Array, skipped: int) -> npt.NDArray[np.uint64]:
     """The first bytes of each text after ``skipped`` ones, as a big-endian number; zeros follow its end."""
-    _, offsets_buffer, text = values.buffers()
+    data, offsets = text_bytes(values)
     prefixes = np.zeros((len(values), _PREFIX_BYTES), np.uint8)
-    if text is not None and text.size:
-        data = np.frombuffer(text, np.uint8)
-        offsets = np.frombuffer(offsets_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
-        starts, ends = offsets[:-1].astype(np.int64) + skipped, offsets[1:].astype(np.int64)
+    if len(data):
+        starts, ends = offsets[:-1] + skipped, offsets[1:]
         least = int((ends - starts).min())
         for index in range(_PREFIX_BYTES):
             at = starts + index

@@ -324,7 +324,11 @@ def _check_names(what: str, names: Iterable[str]) -> None:
 def _number(field: pa.Field, ids: Iterator[int]) -> Field:
     own = next(ids)  # a parent before its children, as in Iceberg
     try:
-        return Field(id=own, name=field.name, type=_type_to_json(stored_type(field.type), ids), nullable=field.nullable)
+        stored = stored_type(field.type)
+        if pa.types.is_struct(stored):
+            _check_names("field", [child.name for child in stored])
+        type_json = type_to_json(stored, lambda child: _number(child, ids))
+        return Field(id=own, name=field.name, type=type_json, nullable=field.nullable)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
@@ -434,23 +438,22 @@ def _stored_field(field: pa.Field, depth: int) -> pa.Field:
     return field.with_type(_stored_type(field.type, depth - 1)).remove_metadata()
 
 
-def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
-    """The stored form of a storable type; children get ids from ``ids``."""
+def type_to_json(arrow_type: pa.DataType, number: Callable[[pa.Field], Field]) -> TypeJson:
+    """The stored form of a storable type; ``number`` gives each child its id."""
+
+    def child(field: pa.Field) -> dict[str, Any]:
+        """A child in the form that decoding gives it, so that a new schema equals itself when it is read."""
+        built: dict[str, Any] = msgspec.to_builtins(number(field))
+        return built
+
     t = pa.types
     if t.is_list(arrow_type):
-        return {"list": _child_to_json(arrow_type.value_field, ids)}
+        return {"list": child(arrow_type.value_field)}
     if t.is_struct(arrow_type):
-        _check_names("field", [field.name for field in arrow_type])
-        return {"struct": [_child_to_json(field, ids) for field in arrow_type]}
+        return {"struct": [child(field) for field in arrow_type]}
     if t.is_map(arrow_type):
-        return {"map": [_child_to_json(arrow_type.key_field, ids), _child_to_json(arrow_type.item_field, ids)]}
+        return {"map": [child(arrow_type.key_field), child(arrow_type.item_field)]}
     return str(arrow_type)
-
-
-def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
-    """A child in the form that decoding gives it, so that a new schema equals itself when it is read."""
-    child: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
-    return child
 
 
 def type_from_json(json: TypeJson) -> pa.DataType:

@@ -31,7 +31,7 @@ from dolmen.errors import InputError, ObjectNotFoundError, SchemaError, short_re
 from dolmen.format.ingest_properties import WRITTEN, format_names
 from dolmen.format.partition_by import check_partition_columns, parse_partition_by
 from dolmen.format.schema import Schema
-from dolmen.format.types import JsonKind, TextKind, type_of
+from dolmen.format.types import JsonKind, TextKind, contains_kind, type_of
 from dolmen.ingest.formats.cells import FIRST_DAY, LAST_DAY, join_strings
 from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.typed_batches import stored_schema
@@ -56,10 +56,7 @@ class TextError(Exception):
 
 def has_text(kind: pa.DataType) -> bool:
     """Whether values of a type can be written as text: maps cannot, at any depth."""
-    column_type = type_of(kind)
-    if column_type is None or column_type.text is None:
-        return False
-    return not t.is_nested(kind) or all(has_text(kind.field(index).type) for index in range(kind.num_fields))
+    return not contains_kind(kind, lambda each: (own := type_of(each)) is None or own.text is None)
 
 
 def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:

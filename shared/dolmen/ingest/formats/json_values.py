@@ -27,10 +27,10 @@ from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.errors import RowError, RowProblem, SchemaError
 from dolmen.format.schema import own_names, same_names
+from dolmen.format.types import contains_kind
 from dolmen.ingest.formats.cells import (
     Parse,
     TimeFormat,
-    contains_kind,
     join_strings,
     may_be_tiny,
     native_decimal,

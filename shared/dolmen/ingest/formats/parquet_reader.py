@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
 from pyarrow import parquet
-from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
+from dolmen.format.types import change_children
 from dolmen.ingest.formats.column_limits import (
     BATCH_ROWS,
     BYTES_AT_ONCE,
@@ -59,13 +59,8 @@ def column_losses(source: SourceFile) -> Iterator[tuple[str, str]]:
 
 def _mark_intervals(kind: pa.DataType, flags: Iterator[bool]) -> pa.DataType:
     """The type with intervals where ``flags``, one for each column of Parquet, say so."""
-    if t.is_struct(kind):
-        return pa.struct([field.with_type(_mark_intervals(field.type, flags)) for field in kind])
-    if t.is_map(kind):
-        key = kind.key_field.with_type(_mark_intervals(kind.key_type, flags))
-        return pa.map_(key, kind.item_field.with_type(_mark_intervals(kind.item_type, flags)))
-    if kind.num_fields == 1:
-        return pa.list_(kind.value_field.with_type(_mark_intervals(kind.value_type, flags)))
+    if kind.num_fields:
+        return change_children(kind, lambda child: _mark_intervals(child, flags))
     return pa.month_day_nano_interval() if next(flags, False) else kind
 
 

@@ -28,6 +28,7 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
 from dolmen.format.schema import is_nested, number_names, own_names, plain_type, stored_type
+from dolmen.format.types import null_mask
 from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_columns, count_columns, rows_at_once, width
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.zip_archive import too_many_bytes
@@ -93,7 +94,7 @@ def _replace(array: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
         return array
     if t.is_union(array.type):
         return _replace_union(array, kind, what)
-    mask = array.is_null() if array.null_count else None
+    mask = null_mask(array)
     if t.is_string(kind):
         return pc.if_else(array.is_valid(), pa.scalar("{}"), pa.scalar(None, pa.string()))
     if t.is_struct(kind):

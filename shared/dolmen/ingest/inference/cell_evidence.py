@@ -18,6 +18,7 @@ import pyarrow as pa
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.format.dialect import STRICT, THOUSANDS, Decimal, Dialect
+from dolmen.format.types import text_bytes
 from dolmen.ingest.formats.cell_notation import PLAIN_NUMBERS, CellNotation, NumberNotation
 from dolmen.ingest.formats.cells import join_strings
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, non_blank, shape_of_marked_numbers, shape_of_text
@@ -215,11 +216,10 @@ class ColumnEvidence:
 
     def _take_nulls(self, cells: pa.Array) -> pa.Array:
         """The cells without those that may stand for NULL, which are noted."""
-        _, offsets, data = cells.buffers()
-        if data is None or not data.size:
+        data, bounds = text_bytes(cells)
+        if not len(data):
             return cells
-        bounds = np.frombuffer(offsets, np.int32)[cells.offset : cells.offset + len(cells) + 1]
-        firsts = np.frombuffer(data, np.uint8).take(bounds[:-1], mode="clip")
+        firsts = data.take(bounds[:-1], mode="clip")
         lengths = np.diff(bounds)
         suspects = np.flatnonzero((lengths <= _LONGEST[firsts]) & (lengths > 0))
         if not len(suspects):

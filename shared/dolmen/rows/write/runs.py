@@ -37,7 +37,7 @@ from dolmen.format.properties import (
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
 from dolmen.format.sort_order import sort_ids, sort_terms
 from dolmen.format.transforms import Transform
-from dolmen.format.types import Plain, to_plain
+from dolmen.format.types import Plain, null_mask, to_plain
 from dolmen.rows.write.encodings import Encodings, choose, leaves
 from dolmen.rows.write.row_order import KeyArray, RowOrder
 from dolmen.store.base import Buffer, StreamedOutput
@@ -197,7 +197,7 @@ def _fill_hidden(array: pa.Array) -> pa.Array:
             child if field.nullable or not child.null_count else _drop_validity(child)
             for child, field in zip(children, kind, strict=True)
         ]
-        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=array.is_null() if array.null_count else None)
+        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=null_mask(array))
     validity, offsets = array.buffers()[:2]
     if t.is_map(kind):
         entries = pa.StructArray.from_arrays(
