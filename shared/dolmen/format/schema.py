@@ -264,14 +264,34 @@ def readable_names() -> Iterator[None]:
         ) from None
 
 
-def same_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that SQL cannot tell apart because it ignores case; None if there are none."""
-    by_lower: dict[str, str] = {}
-    for name in names:
-        if name.lower() in by_lower:
-            return by_lower[name.lower()], name
-        by_lower[name.lower()] = name
+def same_names(names: Iterable[str], own: Iterable[str] | None = None) -> tuple[str, str] | None:
+    """The first two names that SQL cannot tell apart because it ignores case; None if there are none.
+
+    With ``own``, the ``own_names`` of these: the first two that are the same column of a table.
+    """
+    names, by_own = list(names), dict[str, str]()
+    for name, key in zip(names, map(str.lower, names) if own is None else own, strict=True):
+        if key in by_own:
+            return by_own[key], name
+        by_own[key] = name
     return None
+
+
+def same_names_problem(pair: tuple[str, str], what: str = "column") -> str:
+    """What is wrong with two names that ``same_names`` finds."""
+    first, second = pair
+    if first == second:
+        return f"{what} {first!r} is there twice"
+    return f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one, or leave it out"
+
+
+NUMBER_THEM = "ingest_names: number gives such columns names (column_3, name_2)"
+"""What to do about columns of a file that have no name, or that of another one: see ``number_names``."""
+
+
+def no_common_column(where: str, table: Iterable[str]) -> SchemaError:
+    """The error for a file that has no column of its table."""
+    return SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table)}")
 
 
 def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field | str]) -> list[str]:
@@ -315,10 +335,7 @@ def number_names(names: Iterable[str]) -> list[str]:
 
 def _check_names(what: str, names: Iterable[str]) -> None:
     if pair := same_names(names):
-        first, second = pair
-        if first == second:
-            raise SchemaError(f"{what} {first!r} is there twice")
-        raise SchemaError(f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one")
+        raise SchemaError(same_names_problem(pair, what))
 
 
 def _number(field: pa.Field, ids: Iterator[int]) -> Field:

@@ -319,6 +319,13 @@ def can_be_key(arrow_type: pa.DataType) -> bool:
     return column_type is not None and column_type.codes is not None
 
 
+def check_key_type(arrow_type: pa.DataType, column: str = "") -> None:
+    """Raises SchemaError for a type whose values ``can_be_key`` excludes."""
+    if not can_be_key(arrow_type):
+        name = f"column {column!r}" if column else "a column"
+        raise SchemaError(f"{name} of type {short_type(arrow_type)} can't be part of a key")
+
+
 def with_unit(column_type: ColumnType, unit: str) -> pa.DataType:
     """The Arrow type of a column type's values, with another unit of time: s, ms, us or ns; "" keeps the stored one."""
     if unit in ("", "us"):

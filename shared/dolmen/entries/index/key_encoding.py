@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
-from dolmen.errors import InputError
 from dolmen.format.del_object import order_by_heads
-from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, text_bytes, type_of
+from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, check_key_type, text_bytes, type_of
 
 Keys: TypeAlias = npt.NDArray[Any]
 """Encoded keys: ``uint64`` if each has 8 bytes, read as a big-endian number; else byte strings (``S``)."""
@@ -43,8 +42,7 @@ class KeyEncoding(Struct, frozen=True):
     def of(cls, types: Sequence[pa.DataType]) -> KeyEncoding:
         """The encoding of keys of these types. Raises InputError for floats and nested columns."""
         for each in types:
-            if not can_be_key(each):
-                raise InputError(f"a column of type {each} can't be (part of) a key")
+            check_key_type(each)
         widths = [_width(each) for each in types]
         width = sum(widths) if all(widths) else 0
         return cls(tuple(_kind(each) for each in types), width if width <= 255 else 0)

@@ -36,6 +36,7 @@ from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.schema import own_names
 from dolmen.format.types import TYPES, change_children, null_mask, text_bytes, to_mask, with_unit
 from dolmen.ingest.formats.column_limits import MAX_FIXED_BYTES, too_many_columns
+from dolmen.ingest.formats.source_file import VALUE_COLUMN
 
 _BY_NAMES = {(base, logical): with_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
 _PRIMITIVES = {"null": pa.null(), **{base: kind for (base, logical), kind in _BY_NAMES.items() if logical is None}}
@@ -52,7 +53,6 @@ FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | 
 """Takes the type of time that ``connect.name`` names, and the type of its target column or field, if there is one.
 Returns the type to read the values as, or None to read them as plain numbers or text."""
 _MEMBER = "member"
-VALUE_COLUMN = "value"  # the name of the only column if rows are no records
 _WIDER_TYPES = {
     frozenset((pa.int32(), pa.int64())): pa.int64(),
     frozenset((pa.float32(), pa.float64())): pa.float64(),

@@ -9,13 +9,11 @@ from pyarrow import csv
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.dialect import ColumnNames
-from dolmen.format.schema import number_names, own_names
+from dolmen.format.schema import NUMBER_THEM, no_common_column, number_names, own_names, same_names, same_names_problem
 from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.csv_for_pyarrow import end_line, parse_options
 from dolmen.ingest.formats.csv_records import Records, Signs
 from dolmen.ingest.formats.text_blocks import Block, undecodable_reason
-
-_NUMBERED = "the setting ingest_names can number such columns"
 
 
 def columns_by_name(
@@ -52,22 +50,14 @@ def columns_by_name(
     names = own_names(spellings, table or ())
     columns = [None if ignore_others and column not in (table or ()) else column for column in names]
     if columns.count(None) == len(columns):
-        raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
-    spelled: dict[str, str] = {}
-    for number, (column, spelling) in enumerate(zip(columns, spellings, strict=True), 1):
-        if column is None:
-            continue
-        if column == "":
-            hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
-            raise SchemaError(f"{where}: column {number} has no name{hint}; {_NUMBERED}")
-        if column in spelled and spelled[column] != spelling:
-            reason = (
-                f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it; {_NUMBERED}"
-            )
-            raise SchemaError(f"{where}: {reason}", column=column)
-        if column in spelled:
-            raise SchemaError(f"{where}: column {column!r} is there twice; {_NUMBERED}", column=column)
-        spelled[column] = spelling
+        raise no_common_column(where, table or ())
+    if "" in columns:
+        number = columns.index("") + 1
+        hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
+        raise SchemaError(f"{where}: column {number} has no name{hint}; {NUMBER_THEM}")
+    used = [(spelling, column) for spelling, column in zip(spellings, columns, strict=True) if column is not None]
+    if pair := same_names(*zip(*used, strict=True)):
+        raise SchemaError(f"{where}: {same_names_problem(pair)}; {NUMBER_THEM}", column=pair[0])
     return columns
 
 

@@ -30,10 +30,8 @@ from msgspec import Struct
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import RowError
-from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.formats.source_file import VALUE_COLUMN, SourceFile
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES, Block, line_blocks, skip_nulls
-
-VALUE_COLUMN = "value"  # the column of rows that are no objects
 
 Offsets = npt.NDArray[np.int64]
 

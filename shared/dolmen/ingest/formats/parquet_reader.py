@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -27,9 +28,7 @@ from dolmen.ingest.formats.column_limits import (
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
 from dolmen.ingest.formats.typed_batches import (
     check_schema,
-    common_schema,
-    conform_file,
-    name_columns,
+    conform_columns,
 )
 
 _BUFFER_BYTES = MIB
@@ -67,11 +66,8 @@ def _mark_intervals(kind: pa.DataType, flags: Iterator[bool]) -> pa.DataType:
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as file:
-        own, columns = _own_schema(file, source), None
-        if source.options.ignore_extra and name_columns(own, source).names == own.names:
-            columns = common_schema(own, schema, source.name).names
-            own = pa.schema([field for field in own if field.name in columns])
-        yield from conform_file(_batches(file, columns, source), own, source, schema, on_bad_row)
+        batches = partial(_batches, file, source)
+        yield from conform_columns(batches, _own_schema(file, source), source, schema, on_bad_row)
 
 
 def _own_schema(file: parquet.ParquetFile, source: SourceFile) -> pa.Schema:
@@ -83,7 +79,7 @@ def _report_damage(source: SourceFile) -> AbstractContextManager[None]:
     return source.report_damage("Parquet")
 
 
-def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: SourceFile) -> Iterator[pa.RecordBatch]:
+def _batches(file: parquet.ParquetFile, source: SourceFile, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     """Yields the rows, a few row groups at a time, and counts them.
 
     If a column chunk or a page states fewer values than its row group has rows, pyarrow ends the column there, or

@@ -28,7 +28,7 @@ from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, RowError, RowProblem, SchemaError, short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.format.schema import number_names, own_names, same_names
+from dolmen.format.schema import NUMBER_THEM, no_common_column, number_names, own_names, same_names, same_names_problem
 from dolmen.ingest.formats.cells import TimeFormat, parse_text
 from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.json_values import unparsed_cast
@@ -302,11 +302,9 @@ def _sheet(book: Workbook, name: str, source: SourceFile, table: Sequence[str] |
     if ignore:
         names = {number: each for number, each in names.items() if each in (table or ())}
         if not names:
-            raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
+            raise no_common_column(where, table or ())
     if pair := same_names(names.values()):
-        one, other = pair
-        reason = f"column {one!r} is there twice" if one == other else f"{one!r} and {other!r} differ in case only"
-        raise SchemaError(f"{where}: {reason}: rename one, or let names be numbered (ingest_names: number)", column=one)
+        raise SchemaError(f"{where}: {same_names_problem(pair)}; {NUMBER_THEM}", column=pair[0])
 
     def remaining() -> Iterator[CellBlock]:
         if len(first.rows) > 1:

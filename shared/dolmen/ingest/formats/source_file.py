@@ -37,6 +37,7 @@ from dolmen.rows.write.conform import RowCheck, row_checks
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
+VALUE_COLUMN = "value"  # the only column of a file whose rows are no objects or records
 MAX_BYTES = 64 * GIB
 MAX_TEMPORARY_BYTES = 8 * GIB
 BLOCK_BYTES = 2 * MIB

@@ -24,7 +24,7 @@ from msgspec import Struct
 from dolmen.base.records import replace
 from dolmen.errors import short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats.json_rows import VALUE_COLUMN
+from dolmen.ingest.formats.source_file import VALUE_COLUMN
 from dolmen.ingest.inference.candidate import Candidate
 
 

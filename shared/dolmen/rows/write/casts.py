@@ -40,7 +40,7 @@ from pyarrow import types as t
 
 from dolmen.base import pc
 from dolmen.errors import SchemaError
-from dolmen.format.schema import own_names
+from dolmen.format.schema import own_names, same_names, same_names_problem
 from dolmen.format.types import is_bytes, is_text, null_mask, short_type
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -132,14 +132,11 @@ def match_fields(
 
     Raises SchemaError: a field is there twice, is unknown, is missing and not nullable, or is of another kind.
     """
-    indexes: dict[str, int] = {}
-    for index, (field, own) in enumerate(zip(source, own_names([field.name for field in source], target), strict=True)):
-        if (twice := indexes.setdefault(own, index)) != index:
-            other = source[twice].name
-            if other != field.name:
-                reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
-                raise SchemaError(reason, column=own)
-            raise SchemaError(f"column {other!r} is there twice", column=other)
+    given = [field.name for field in source]
+    own = own_names(given, target)
+    if pair := same_names(given, own):
+        raise SchemaError(same_names_problem(pair), column=pair[0])
+    indexes = {name: index for index, name in enumerate(own)}
     names = dict.fromkeys(field.name for field in target)
     if extra := [name for name in indexes if name not in names]:
         listed = ", ".join(names)
