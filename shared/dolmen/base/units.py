@@ -7,10 +7,14 @@ Sizes are in bytes (names end in ``_bytes``). Times and durations are in whole m
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import TypeVar
 
 from dolmen.errors import InputError, short_repr
+
+T = TypeVar("T")
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_US = 1_000_000
@@ -75,6 +79,23 @@ def named_count_text(count: int, name: str) -> str:
 def megabytes_text(size_bytes: int) -> str:
     """A size for progress displays, such as ``1,234.5 MB``; a megabyte here is a million bytes."""
     return f"{size_bytes / 1e6:,.1f} MB"
+
+
+def cut_by_size(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` items and ``most`` bytes together; a larger item is alone."""
+    run: list[T] = []
+    total = 0
+    for item in items:
+        item_bytes = size(item)
+        if run and (total + item_bytes > most or len(run) == count):
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += item_bytes
+    if run:
+        yield run
 
 
 def utc(time_us: int) -> datetime:
