@@ -261,5 +261,5 @@ def test_what_many_have_and_no_reader_takes_is_refused_with_a_hint(name: str, me
 
 def test_a_workbook_is_not_opened_where_none_is_meant() -> None:
     assert sheet_reader.__doc__
-    with pytest.raises(InputError, match="holds zip data"):
+    with pytest.raises(InputError, match="is a zip archive"):
         infer(SourceFile(lambda: io.BytesIO(small()), detect("t.csv"), "t.csv"))

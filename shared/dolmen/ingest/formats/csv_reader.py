@@ -26,6 +26,7 @@ that is never closed ends the reading all the same, and so does a header that ca
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -74,7 +75,6 @@ from dolmen.ingest.formats.text_blocks import Block, BrokenRecord, blocks, count
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_FILLED = 4_000_000  # the most fields of a block after short records are filled
 _HEAD_BYTES = 64 * KIB  # mostly, the header is in them
 _LOWER_CASE = 0x20
@@ -239,7 +239,7 @@ class DelimitedFile(Struct, frozen=True):
         if any(nulls) and signs.has_escape(data):
             data, signs = protect_nulls(data, signs, nulls, blank_lines_count=not several)
         data = end_line(data, signs)
-        begins_with_mark = data.startswith(_BYTE_ORDER_MARK)
+        begins_with_mark = data.startswith(BOM_UTF8)
         if begins_with_mark:
             data = b"\n" + data  # inside a file the byte order mark is text, and pyarrow would skip it
         names, included = self.columns, None

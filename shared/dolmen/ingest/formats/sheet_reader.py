@@ -52,11 +52,11 @@ from dolmen.ingest.formats.sheet_cells import (
     times_of,
 )
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows
+from dolmen.ingest.formats.text_blocks import COMPOUND, ZIP
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 from dolmen.rows.write.casts import Cast, FindCast, Misfit
 from dolmen.rows.write.conform import conform_batch, plan_conform
 
-_ZIP, _COMPOUND = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _MAX_EXACT_INTEGER = 2**53
 _NUMBERED = re.compile("column_([1-9][0-9]{0,4})(?:_[0-9]+)?$")
@@ -227,15 +227,15 @@ def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped
     from dolmen.ingest.formats.xlsx import Xlsx
 
     name = source.name
-    start = file.read(len(_COMPOUND))
-    if start == _COMPOUND:
+    start = file.read(len(COMPOUND))
+    if start == COMPOUND:
         tail = b""
         while data := file.read(MIB):
             if _ENCRYPTED_PACKAGE in tail + data:
                 raise InputError(f"file {name!r} is encrypted with a password: save it without one")
             tail = data[-len(_ENCRYPTED_PACKAGE) :]
         raise InputError(f"file {name!r} is a workbook of Excel 97-2003 (.xls): save it as .xlsx")
-    if not start.startswith(_ZIP):
+    if not start.startswith(ZIP):
         raise InputError(f"file {name!r} is no workbook: neither .xlsx nor .ods")
     archive = ZipArchive(file, name, source.options.max_bytes)
     archive.check_size()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import io
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -124,7 +125,7 @@ class SampledFile:
         note = None if "encoding" in self.known else encoding_note(encoding)
         text = _to_utf8(self.sample, encoding, self.whole)
         kind, found = self.kind, list[Candidate]()
-        begins_like_json = text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")
+        begins_like_json = text.lstrip(BOM_UTF8 + b" \t\r\n\x1e")[:1] in (b"{", b"[")
         if "jsonl" in (kind, named if kind is None else None) or (kind is None and begins_like_json):
             found += sniff_json(text, whole=self.whole, known=self.known)
         if not found and "jsonl" in (kind, named if kind is None else None):

@@ -13,6 +13,7 @@ No library is used: none says what it assumes, or splits records as the strict r
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -170,7 +171,6 @@ def note_numbered_names(first: Sequence[str]) -> str | None:
     return f"the header: {', '.join(notes)}" if notes else None
 
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEAD_BYTES = 64 * KIB
 _MOST_CANDIDATES = 4
 _CLOSE_IF_ALL_FIT = 0.5
@@ -190,7 +190,7 @@ def sniff_delimited(sample: bytes, *, whole: bool, known: Mapping[str, Any], kin
 
     Raises InputError for a text that is no table, or has nothing in it; the caller adds the file's name.
     """
-    text = sample.removeprefix(_BYTE_ORDER_MARK)
+    text = sample.removeprefix(BOM_UTF8)
     if not text.strip(b" \t\r\n\0"):
         raise InputError("it is empty: it needs at least a line to infer columns from")
     head, is_all = _head(text, whole)
