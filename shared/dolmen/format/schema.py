@@ -278,7 +278,7 @@ def same_names(names: Iterable[str], own: Iterable[str] | None = None) -> tuple[
 
 
 def same_names_problem(pair: tuple[str, str], what: str = "column") -> str:
-    """What is wrong with two names that ``same_names`` finds."""
+    """The error's text about two names that ``same_names`` finds."""
     first, second = pair
     if first == second:
         return f"{what} {first!r} is there twice"
@@ -286,7 +286,7 @@ def same_names_problem(pair: tuple[str, str], what: str = "column") -> str:
 
 
 NUMBER_THEM = "ingest_names: number gives such columns names (column_3, name_2)"
-"""What to do about columns of a file that have no name, or that of another one: see ``number_names``."""
+"""Advice about columns of a file that have no name, or that of another one: see ``number_names``."""
 
 
 def no_common_column(where: str, table: Iterable[str]) -> SchemaError:

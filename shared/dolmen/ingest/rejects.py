@@ -35,8 +35,8 @@ from dolmen.base.temporary_files import explaining_full_disk
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.csv_reader import find_blocks, signs_of
-from dolmen.ingest.formats.csv_records import Records
+from dolmen.ingest.formats.delimited.csv_reader import find_blocks, signs_of
+from dolmen.ingest.formats.delimited.csv_records import Records
 from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile
 from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown

@@ -15,8 +15,9 @@ import xlsxwriter
 
 from dolmen.errors import InputError, LimitError
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats import sheet_reader, xml_stream, zip_archive
+from dolmen.ingest.formats import zip_archive
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, detect_file, infer, read, survey
+from dolmen.ingest.formats.sheets import sheet_reader, xml_stream
 
 SHEET = "xl/worksheets/sheet1.xml"
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
@@ -123,8 +124,8 @@ def test_one_text_in_many_cells_is_cut_into_small_blocks(monkeypatch: pytest.Mon
     assert max(batches) < 40_000_000
     with pytest.raises(LimitError):
         read(source(data, max_bytes=10_000_000), None).read_all()
-    monkeypatch.setattr("dolmen.ingest.formats.xlsx.MAX_ROW_TEXT", 10_000)
-    monkeypatch.setattr("dolmen.ingest.formats.xlsx.TEXT_AT_ONCE", 10_000)
+    monkeypatch.setattr("dolmen.ingest.formats.sheets.xlsx.MAX_ROW_TEXT", 10_000)
+    monkeypatch.setattr("dolmen.ingest.formats.sheets.xlsx.TEXT_AT_ONCE", 10_000)
     with pytest.raises(LimitError, match="row 2"):
         read(source(data), None).read_all()
 

@@ -19,7 +19,7 @@ from pyarrow import feather, ipc, orc, parquet
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.formats import Format
-from dolmen.ingest.inference.sniff_container import sniff_container
+from dolmen.ingest.inference.sniff.container import sniff_container
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
 CSV = b"a,b\n1,x\n"

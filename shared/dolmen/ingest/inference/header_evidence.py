@@ -1,6 +1,6 @@
 """Whether the first record of a table names its columns, from the rough kinds of the cells below it.
 
-What a column's type is, the whole column decides later (``column_evidence``). Here a text that a person would call a
+What a column's type is, the whole column decides later (``value_decision``). Here a text that a person would call a
 number or a date is one.
 """
 

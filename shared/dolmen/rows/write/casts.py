@@ -135,7 +135,7 @@ def match_fields(
     given = [field.name for field in source]
     own = own_names(given, target)
     if pair := same_names(given, own):
-        raise SchemaError(same_names_problem(pair), column=pair[0])
+        raise SchemaError(same_names_problem(pair), column=own[given.index(pair[0])])
     indexes = {name: index for index, name in enumerate(own)}
     names = dict.fromkeys(field.name for field in target)
     if extra := [name for name in indexes if name not in names]:

@@ -24,13 +24,13 @@ from dolmen.base.units import KIB, count_text
 from dolmen.errors import InputError
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
-from dolmen.ingest.formats.csv_records import Records
+from dolmen.ingest.formats.delimited.csv_records import Records
 from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
-from dolmen.ingest.inference.delimited_trials import CLOSE, FOOTER_LINES, PLAIN, PRIORS, DialectTrial, find_trials
 from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, find_header, kind_of_cell
 from dolmen.ingest.inference.other_texts import refuse_aligned, refuse_logs, refuse_other_texts
+from dolmen.ingest.inference.sniff.delimited_reading import DelimitedReading, line_offset
+from dolmen.ingest.inference.sniff.delimited_trials import CLOSE, FOOTER_LINES, PLAIN, PRIORS, DialectTrial, find_trials
 
 _FEWEST_ROWS = 3
 _TOTAL = re.compile(r"\W*((grand|sub)[ -]?)?(totals?|sums?|summe|gesamt|\d+ rows?)\b", re.IGNORECASE)

@@ -32,8 +32,8 @@ from dolmen.ingest.formats.infer import (
     shape_of_numbers,
     shape_of_strings,
 )
-from dolmen.ingest.formats.json_rows import json_blocks
-from dolmen.ingest.formats.json_values import Lines, check_utf8, count_objects, may_be_too_deep, parse_objects
+from dolmen.ingest.formats.json.json_rows import json_blocks
+from dolmen.ingest.formats.json.json_values import Lines, check_utf8, count_objects, may_be_too_deep, parse_objects
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import Block
 

@@ -18,8 +18,8 @@ from dolmen.base.units import MIB
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import own_names, same_names, same_names_problem
 from dolmen.format.types import short_type
-from dolmen.ingest.formats.avro_records import Container, Record, decode_records
-from dolmen.ingest.formats.avro_types import (
+from dolmen.ingest.formats.avro.avro_records import Container, Record, decode_records
+from dolmen.ingest.formats.avro.avro_types import (
     AvroTypes,
     FindTime,
     apply_named_times,

@@ -32,8 +32,8 @@ from pyarrow import types as t
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import own_names
 from dolmen.ingest.formats.cells import TimeFormat
-from dolmen.ingest.formats.json_rows import json_blocks
-from dolmen.ingest.formats.json_values import (
+from dolmen.ingest.formats.json.json_rows import json_blocks
+from dolmen.ingest.formats.json.json_values import (
     JsonObject,
     JsonSelection,
     Lines,

@@ -31,8 +31,8 @@ from dolmen.format.dialect import Dialect
 from dolmen.format.schema import NUMBER_THEM, no_common_column, number_names, own_names, same_names, same_names_problem
 from dolmen.ingest.formats.cells import TimeFormat, parse_text
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.json_values import unparsed_cast
-from dolmen.ingest.formats.sheet_cells import (
+from dolmen.ingest.formats.json.json_values import unparsed_cast
+from dolmen.ingest.formats.sheets.sheet_cells import (
     BOOL,
     DATE,
     DATETIME,
@@ -223,8 +223,8 @@ def open_workbook(source: SourceFile) -> Iterator[Workbook]:
 
 
 def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped-def]
-    from dolmen.ingest.formats.ods import Ods
-    from dolmen.ingest.formats.xlsx import Xlsx
+    from dolmen.ingest.formats.sheets.ods import Ods
+    from dolmen.ingest.formats.sheets.xlsx import Xlsx
 
     name = source.name
     start = file.read(len(COMPOUND))

@@ -47,8 +47,10 @@ from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.cell_notation import CellNotation
 from dolmen.ingest.formats.cells import check_years, may_be_tiny, native_decimal, precision_check, text_cast
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.csv_for_pyarrow import (
+from dolmen.ingest.formats.delimited.csv_for_pyarrow import (
     blank_comments,
+    columns_by_name,
+    columns_by_position,
     end_line,
     fill_records,
     parse_options,
@@ -57,10 +59,9 @@ from dolmen.ingest.formats.csv_for_pyarrow import (
     unused_text,
     without_comments,
 )
-from dolmen.ingest.formats.csv_header import columns_by_name, columns_by_position
-from dolmen.ingest.formats.csv_records import Records, Signs, last_record_end
+from dolmen.ingest.formats.delimited.csv_records import Records, Signs, last_record_end
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, shape_of_cells
-from dolmen.ingest.formats.json_values import unparsed_cast
+from dolmen.ingest.formats.json.json_values import unparsed_cast
 from dolmen.ingest.formats.source_file import (
     BadRow,
     ByteStream,
