@@ -21,6 +21,7 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.base.units import KIB, MIB
+from dolmen.format.chunk_locations import PARQUET_MAGIC
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PageLocations
@@ -488,7 +489,7 @@ class _Sink:
         """Splits the tail before the footer, and prepends locations of pages and checksums of chunks to the footer."""
         tail = b"".join(self._buffered)
         length = int.from_bytes(tail[-8:-4], "little") + 8
-        if tail[-4:] != b"PAR1" or length > len(tail):
+        if tail[-4:] != PARQUET_MAGIC or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")
         sums = ChunkSums.collect(metadata, self._states, self.size - length)
         pages = PageLocations.collect(metadata, self._states, self._headers, flat) if sums else None
