@@ -39,7 +39,16 @@ from dolmen.format.evolution import AddColumn
 from dolmen.format.layout import AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DatabaseSettings
-from dolmen.format.schema import Field, MappedColumn, Schema, child_fields, field_id, own_names
+from dolmen.format.schema import (
+    Field,
+    MappedColumn,
+    Schema,
+    child_fields,
+    field_id,
+    own_names,
+    same_names,
+    same_names_problem,
+)
 from dolmen.format.sort_order import sort_ids
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.transactions.row_arguments import NewColumns
@@ -377,9 +386,10 @@ def _pair(mapped: MappedColumn | None, name: str, kind: pa.DataType, own: Field,
         fields = list(kind)
     else:
         fields = [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [kind.value_field]
-    spelt = own_names([each.name for each in fields], children) if is_struct else [each.name for each in children]
-    if len(set(spelt)) < len(spelt):
-        raise SchemaError("it has two fields of the same name")
+    given = [each.name for each in fields]
+    spelt = own_names(given, children) if is_struct else [each.name for each in children]
+    if pair := same_names(given, spelt):
+        raise SchemaError(same_names_problem(pair, "field"))
     by_name = {each.name: each for each in children}
     for file_field, spelling in zip(fields, spelt, strict=True):
         child = by_name.get(spelling)
