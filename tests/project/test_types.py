@@ -23,7 +23,7 @@ MAPPINGS = {
     "dolmen.ingest.formats.cells:PARSERS": "text",
     "dolmen.ingest.formats.export:WRITERS": "text",
     "dolmen.ingest.formats.export:JSON_WRITERS": "json",
-    "dolmen.ingest.formats.csv_reader:NATIVE": "text",
+    "dolmen.ingest.formats.delimited.csv_reader:NATIVE": "text",
 }
 """Which column of the table each mapping is keyed by."""
 

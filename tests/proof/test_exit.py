@@ -20,9 +20,9 @@ import pytest
 
 from dolmen.format.del_object import TombstoneObject, add_keys, decode_keys
 from dolmen.ingest.formats import parquet_reader
-from dolmen.ingest.formats.csv_reader import DelimitedFile
-from dolmen.ingest.formats.csv_records import Signs
-from dolmen.ingest.formats.json_values import parse_objects
+from dolmen.ingest.formats.delimited.csv_reader import DelimitedFile
+from dolmen.ingest.formats.delimited.csv_records import Signs
+from dolmen.ingest.formats.json.json_values import parse_objects
 from dolmen.ingest.formats.source_file import Format, SourceFile
 
 UUID = "0197fbe0-0000-7000-8000-000000000001"

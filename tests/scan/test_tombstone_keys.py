@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import hashlib
 import random
-import resource
 from collections.abc import Callable
 from pstats import Stats
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from dolmen.entries.segments.row_bounds import RowBounds
-from dolmen.errors import LimitError
 from dolmen.format.del_object import keys_from_arrow
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.schema import Schema
@@ -300,18 +298,6 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
             for unsure in (Bounds(known[id_].min, known[id_].max, 1), Bounds(known[id_].min, known[id_].max), Bounds()):
                 verdict = found.judge(RowBounds({**known, id_: unsure}, 7))
                 assert verdict is StatsVerdict.MAYBE if expected else verdict is not StatsVerdict.ALWAYS
-
-
-def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.load_deletes.MEMORY_BYTES", 0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
-    try:
-        with pytest.raises(LimitError, match="set TMPDIR"):
-            lookups((5, pa.table({"k": range(2_000)})))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert len(lookups((5, pa.table({"k": range(2_000)})))) == 1
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 15, 16, 32, 36, 1024, 1030])

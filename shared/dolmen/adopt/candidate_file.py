@@ -19,10 +19,12 @@ from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
+from dolmen.format.chunk_locations import PARQUET_MAGIC
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
 from dolmen.format.schema import field_id, is_nested, leaf_count
+from dolmen.format.types import change_fields
 from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     FileColumn,
@@ -137,10 +139,10 @@ MOST_STATISTICS = 64  # the most columns whose bounds are stored, as for files t
 
 _OLD_LZ4 = "UNKNOWN"  # pyarrow's name for Hadoop's LZ4 frames (Parquet's codec LZ4), which it can read
 
-_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_ENCRYPTED = b"PARE"
 _END = 8
 _MOST_ROWS = 2**32 - 1
-_SMALLEST = len(_MAGIC) + _END
+_SMALLEST = len(PARQUET_MAGIC) + _END
 
 
 class UnreadableColumn(NamedTuple):
@@ -238,11 +240,11 @@ def _read_footer(location: FileLocation, size: int | None, *, whole_if_small: bo
     body = response.body
     if len(body) != size - first:
         raise AdoptionError(location.label, [f"it does not have the expected size of {size:,} bytes"])
-    if body[-4:] != _MAGIC:
+    if body[-4:] != PARQUET_MAGIC:
         reason = "its footer is encrypted" if body[-4:] == _ENCRYPTED else "it is not a Parquet file"
         raise AdoptionError(location.label, [reason])
     length = int.from_bytes(body[-_END:-4], "little") + _END
-    if length > size - len(_MAGIC):
+    if length > size - len(PARQUET_MAGIC):
         raise AdoptionError(location.label, ["its Parquet footer is damaged"])
     if length > len(body):
         body = location.store.get(location.key, (size - length, first), etag=response.etag).body + body
@@ -362,18 +364,7 @@ def _has_ids_of_structs(schema: pa.Schema) -> bool:
 
 def strip_ids(field: pa.Field) -> pa.Field:
     """A field without field ids, and the same for the fields inside it."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([strip_ids(each) for each in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(strip_ids(kind.key_field), strip_ids(kind.item_field))
-    elif pa.types.is_large_list(kind):
-        kind = pa.large_list(strip_ids(kind.value_field))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(strip_ids(kind.value_field))
-    elif pa.types.is_fixed_size_list(kind):
-        kind = pa.list_(strip_ids(kind.value_field), kind.list_size)
-    return pa.field(field.name, kind, field.nullable)
+    return pa.field(field.name, change_fields(field.type, strip_ids), field.nullable)
 
 
 def _leaf_refusal(metadata: pq.FileMetaData, leaf: int) -> str:

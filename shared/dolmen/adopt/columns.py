@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,12 +21,12 @@ from dolmen.format.schema import (
     Field,
     MappedColumn,
     Schema,
-    TypeJson,
     check_column_names,
     child_fields,
     field_id,
     field_id_metadata,
     is_nested,
+    type_to_json,
 )
 from dolmen.format.types import short_type
 from dolmen.rows.scan.data_objects import AdoptedColumn, find_mapped_column
@@ -254,18 +253,5 @@ def _number_field(field: pa.Field, ids: Iterator[int]) -> Field:
     """Gives a column without ids new ones: the parent's id precedes the children's. Existing ids stay."""
     id_ = field_id(field)
     id_ = next(ids) if id_ is None or id_ < 0 else id_
-    return Field(id=id_, name=field.name, type=_type_json(field.type, ids), nullable=field.nullable)
-
-
-def _type_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
-    def child(field: pa.Field) -> dict[str, Any]:
-        built: dict[str, Any] = msgspec.to_builtins(_number_field(field, ids))
-        return built
-
-    if pa.types.is_struct(arrow_type):
-        return {"struct": [child(field) for field in arrow_type]}
-    if pa.types.is_map(arrow_type):
-        return {"map": [child(arrow_type.key_field), child(arrow_type.item_field)]}
-    if pa.types.is_list(arrow_type):
-        return {"list": child(arrow_type.value_field)}
-    return str(arrow_type)
+    type_json = type_to_json(field.type, lambda child: _number_field(child, ids))
+    return Field(id=id_, name=field.name, type=type_json, nullable=field.nullable)

@@ -40,7 +40,16 @@ from dolmen.format.evolution import AddColumn
 from dolmen.format.layout import AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DatabaseSettings
-from dolmen.format.schema import Field, MappedColumn, Schema, child_fields, field_id, own_names
+from dolmen.format.schema import (
+    Field,
+    MappedColumn,
+    Schema,
+    child_fields,
+    field_id,
+    own_names,
+    same_names,
+    same_names_problem,
+)
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.transactions.row_arguments import NewColumns
 from dolmen.transactions.transaction import Transaction, replay, unit_of
@@ -100,40 +109,14 @@ class _IntoTable:
 
     def _add(self, unit: UnitOfWork, entry: TableEntry, adoption: Adoption) -> Adoption:
         """Adds the files that the table has not had. Raises AdoptionError with all reasons."""
-        if entry.primary_key:
-            raise InputError(
-                f"table {self.name!r} has a primary key, and footers do not show whether keys are unique: upsert the "
-                "rows of the files, or insert them, which copies them"
-            )
-        if checks := ", ".join(sorted(check.name for check in entry.schema.checks)):
-            raise InputError(
-                f"table {self.name!r} has checks ({checks}), with which rows of files are compared only when they are "
-                "copied: append the files"
-            )
+        self._refuse_table(entry)
         refusals = AdoptionRefusals(_COPY)
-        reader = CandidateReader(self.context, self.progress, refusals, self.shapes)
         locations = [parse_location(self.context.store, url) for url in self.sources]
-        if len(locations) == 1 and find_iceberg(self.context.store, self.context.runtime, locations[0]):
-            refusals.belong_to_table = True
-            refusals.add("", "it is an Iceberg table, which becomes a table of its own: adopt it without into")
-        found = reader.find(locations)
-        known = self._known_sizes(unit, entry, [location for location, _ in found])
-        for location, size in found:
-            if size not in (None, known.get(location, size)):
-                reason = "the table had this file with a different size: give the new file a name of its own"
-                refusals.add(location.label, reason)
-        new = [location for location, _ in found if location not in known]
-        if entry.schema.mapping and not self.again:
-            self._refuse_old(unit, new, reader)
-        names = (each.name for each in entry.schema.fields if not each.nullable)
-        unread = set(new) - self.candidates.keys()
-        missing = [(location, size) for location, size in found if location in unread]
-        for one in reader.read(missing, {*names, *entry.schema.names_of(sort_ids(entry.sort_key))}):
-            self.candidates[one.location] = one
-        files = [self.candidates[location] for location in new if location in self.candidates]
+        files, skipped = self._find_new(unit, entry, locations, refusals)
         folders = FolderColumns.of(locations, files, self.hive, refusals)
         folders.check(files, self.context.runtime, refusals)
         shapes, numbers = group_by_shape(files)
+        # New columns come first: how a file's columns are found depends on those that the table has.
         fit = _Fit(entry.schema, self.new_columns, refusals, folders)
         added = fit.new_fields(shapes)
         refusals.check(adoption.source)
@@ -144,6 +127,7 @@ class _IntoTable:
             fit = _Fit(entry.schema, self.new_columns, refusals, folders)
         columns_by = [fit.find_columns(each) for each in shapes]
         refusals.check(adoption.source)
+        # Values are looked at only in files whose columns fit.
         self._prove_not_null(entry.schema, files, refusals)
         self._refuse_erased(unit, entry, refusals)
         refusals.check(adoption.source)
@@ -177,9 +161,46 @@ class _IntoTable:
             rows=sum(file.rows for file in added_files),
             bytes=sum(file.size for file in added_files),
             columns=tuple(each.name for each in entry.schema.fields),
-            skipped=len(found) - len(new),
+            skipped=skipped,
             from_folders=folders.names,
         )
+
+    def _refuse_table(self, entry: TableEntry) -> None:
+        if entry.primary_key:
+            raise InputError(
+                f"table {self.name!r} has a primary key, and footers do not show whether keys are unique: upsert the "
+                "rows of the files, or insert them, which copies them"
+            )
+        if checks := ", ".join(sorted(check.name for check in entry.schema.checks)):
+            raise InputError(
+                f"table {self.name!r} has checks ({checks}), with which rows of files are compared only when they are "
+                "copied: append the files"
+            )
+
+    def _find_new(
+        self, unit: UnitOfWork, entry: TableEntry, locations: Sequence[FileLocation], refusals: AdoptionRefusals
+    ) -> tuple[list[CandidateFile], int]:
+        """Reads the files that the table has not had. Returns them, and the number of the others."""
+        reader = CandidateReader(self.context, self.progress, refusals, self.shapes)
+        if len(locations) == 1 and find_iceberg(self.context.store, self.context.runtime, locations[0]):
+            refusals.belong_to_table = True
+            refusals.add("", "it is an Iceberg table, which becomes a table of its own: adopt it without into")
+        found = reader.find(locations)
+        known = self._known_sizes(unit, entry, [location for location, _ in found])
+        for location, size in found:
+            if size not in (None, known.get(location, size)):
+                reason = "the table had this file, which has another size now: give the new file a name of its own"
+                refusals.add(location.label, reason)
+        new = [location for location, _ in found if location not in known]
+        if entry.schema.mapping and not self.again:
+            self._refuse_old(unit, new, reader)
+        names = (each.name for each in entry.schema.fields if not each.nullable)
+        unread = set(new) - self.candidates.keys()
+        missing = [(location, size) for location, size in found if location in unread]
+        for one in reader.read(missing, {*names, *entry.schema.names_of(sort_ids(entry.sort_key))}):
+            self.candidates[one.location] = one
+        files = [self.candidates[location] for location in new if location in self.candidates]
+        return files, len(found) - len(new)
 
     def _refuse_old(self, unit: UnitOfWork, new: Iterable[FileLocation], reader: CandidateReader) -> None:
         """Refuses files in folders that are older than ``applied_retention``, if the table has adopted files before."""
@@ -365,9 +386,10 @@ def _pair(mapped: MappedColumn | None, name: str, kind: pa.DataType, own: Field,
         fields = list(kind)
     else:
         fields = [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [kind.value_field]
-    spelt = own_names([each.name for each in fields], children) if is_struct else [each.name for each in children]
-    if len(set(spelt)) < len(spelt):
-        raise SchemaError("it has two fields of the same name")
+    given = [each.name for each in fields]
+    spelt = own_names(given, children) if is_struct else [each.name for each in children]
+    if pair := same_names(given, spelt):
+        raise SchemaError(same_names_problem(pair, "field"))
     by_name = {each.name: each for each in children}
     for file_field, spelling in zip(fields, spelt, strict=True):
         child = by_name.get(spelling)

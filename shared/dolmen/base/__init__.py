@@ -1,4 +1,4 @@
-"""The lowest package: clock and randomness, retries, checks of arguments, units. It knows nothing about tables.
+"""The lowest package: clock, randomness, retries, temporary files, arguments, units. It knows nothing about tables.
 
 It imports only ``dolmen.errors``. Begin with ``dolmen.base.runtime``.
 """

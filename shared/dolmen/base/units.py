@@ -7,10 +7,14 @@ Sizes are in bytes (names end in ``_bytes``). Times and durations are in whole m
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
+from typing import TypeVar
 
 from dolmen.errors import InputError, short_repr
+
+T = TypeVar("T")
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_US = 1_000_000
@@ -82,6 +86,23 @@ def size_text(size_bytes: int) -> str:
         size, unit = size / 1024, unit + 1
     digits = f"{size:,.{2 if size < 10 else 1 if size < 100 else 0}f}"
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {SIZE_UNITS[unit]}"
+
+
+def cut_by_size(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` items and ``most`` bytes together; a larger item is alone."""
+    run: list[T] = []
+    total = 0
+    for item in items:
+        item_bytes = size(item)
+        if run and (total + item_bytes > most or len(run) == count):
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += item_bytes
+    if run:
+        yield run
 
 
 def utc(time_us: int) -> datetime:

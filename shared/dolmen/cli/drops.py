@@ -31,7 +31,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.ingest.inference.sniff_encoding import sniff_encoding
+from dolmen.ingest.inference.sniff.encoding import sniff_encoding
 from dolmen.ingest.landing import rejects_url
 from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
 from dolmen.ingest.reject_listing import (

@@ -14,6 +14,7 @@ import pyarrow as pa
 from typer import Option
 
 import dolmen
+from dolmen.base.temporary_files import explaining_full_disk
 from dolmen.base.units import MIB
 from dolmen.cli.options import DatabaseUrl, Json, Output, OutputFormat, TableName, app, names_of, open_existing
 from dolmen.cli.output import Stop, check_interval, destination, send_rows, stopping_at_interrupt
@@ -145,8 +146,9 @@ def _whole_commits(rows: pa.RecordBatchReader) -> Iterator[Iterator[pa.RecordBat
     """Yields the batches of each commit, once it is complete."""
     for _, batches in groupby(rows, lambda batch: batch.column("_version")[0].as_py()):
         with SpooledTemporaryFile(_BUFFER_BYTES) as file:
-            with pa.ipc.new_stream(file, rows.schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-            file.seek(0)
+            with explaining_full_disk("a commit has more changes"):
+                with pa.ipc.new_stream(file, rows.schema) as writer:
+                    for batch in batches:
+                        writer.write_batch(batch)
+                file.seek(0)
             yield iter(pa.ipc.open_stream(file))

@@ -22,6 +22,7 @@ from dolmen.base.units import MIB
 from dolmen.entries.segments.segment_reader import SegmentReader, fetch_deletes, read_blob
 from dolmen.errors import Error, LimitError
 from dolmen.format.del_object import (
+    INLINE_BYTES,
     Keys,
     TombstoneObject,
     add_keys,
@@ -208,8 +209,6 @@ class PendingUploads:
 MAX_KEYS = 1_000_000
 MAX_REQUEST_BYTES = 64 * MIB
 
-INLINE_BYTES = 1024  # the longest predicate, as JSON, that is also in the manifest entry
-
 OpenTombstoneObject: TypeAlias = Callable[[], TombstoneObject]
 """Opens the ``.del`` object to write into; called only if there is something to write."""
 
@@ -245,9 +244,14 @@ def record_keys(open_object: OpenTombstoneObject, keys: Keys) -> KeysTombstone |
     """Makes a tombstone of keys; None without any. Raises LimitError."""
     if keys.num_rows == 0:  # as for ``id = NULL``, which no row matches
         return None
-    if keys.num_rows > MAX_KEYS:
-        raise LimitError(f"{keys.num_rows:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
+    check_key_count(keys.num_rows)
     return add_keys(open_object(), keys)
+
+
+def check_key_count(count: int) -> None:
+    """Raises LimitError for more keys than one request may have."""
+    if count > MAX_KEYS:
+        raise LimitError(f"{count:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
 
 
 def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:

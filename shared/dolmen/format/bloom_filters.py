@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.format.types import text_bytes
+
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint32
 )
@@ -149,10 +151,8 @@ def _text_hashes(values: pa.Array) -> Hashes:
     hashes = np.zeros(len(values), np.uint64)
     if not len(values):
         return hashes
-    ends = np.frombuffer(values.buffers()[1], np.int32, values.offset + len(values) + 1)[values.offset :]
-    body = values.buffers()[2]
-    data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
-    starts, lengths = ends[:-1].astype(np.int64), np.diff(ends)
+    data, offsets = text_bytes(values)
+    starts, lengths = offsets[:-1], np.diff(offsets)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         hashes[rows] = xxhash64(data[starts[rows, None] + np.arange(length)].reshape(len(rows), length))

@@ -29,7 +29,7 @@ from dolmen.format.schema import (
     field_id,
     is_nested,
 )
-from dolmen.format.types import DATE, DECIMAL, TIMESTAMP, to_mask, type_of
+from dolmen.format.types import DATE, DECIMAL, TIMESTAMP, null_mask, to_mask, type_of
 
 LAST_DAY = (2**63 - 1) // DAY_US
 """The last day, counted from 1970-01-01, whose midnight is a timestamp; the first one is as far before."""
@@ -299,8 +299,7 @@ def _struct_values(array: pa.Array, own: pa.DataType, target: pa.DataType) -> pa
             children.append(pa.nulls(len(array), field.type))
         else:
             children.append(nested_values(array.field(index), own.field(index).type, field.type))
-    mask = array.is_null() if array.null_count else None
-    return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=null_mask(array))
 
 
 def field_values(array: pa.Array, path: Iterable[int]) -> pa.Array:

@@ -22,15 +22,25 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base import pc
-from dolmen.errors import CorruptionError, InputError, RowError
+from dolmen.errors import CorruptionError, RowError
 from dolmen.format.entries import Blob, KeysTombstone, Vector, column_stats
 from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal
 from dolmen.format.schema import Field, type_from_json
-from dolmen.format.types import Json, Plain, can_be_key, from_json, to_array, to_json, to_plain, type_of
+from dolmen.format.types import (
+    Json,
+    Plain,
+    check_key_type,
+    from_json,
+    text_bytes,
+    to_array,
+    to_json,
+    to_plain,
+    type_of,
+)
 
 MAGIC = b"DEL1"
 
-INLINE_BYTES = 1024  # lists whose JSON is at most this long are also in the manifest entry
+INLINE_BYTES = 1024  # lists and predicates whose JSON is at most this long are also in the manifest entry
 _FEW = 64  # up to this many keys, a thorough compression costs more time than it saves space
 _MANY = 1 << 20  # from this many tuples on, equal ones are left out before the others are sorted
 _FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
@@ -175,8 +185,7 @@ def key_tuples(data: pa.Table, columns: tuple[Field, ...]) -> pa.Table:
     columns = tuple(sorted(columns, key=lambda field: field.id))
     arrays = {}
     for field in columns:
-        if not can_be_key(field.arrow_type):
-            raise InputError(f"column {field.name!r} of type {field.arrow_type} can't be (part of) a key")
+        check_key_type(field.arrow_type, field.name)
         check_not_null(data, [field])
         arrays[str(field.id)] = data[field.name]
     return pa.table(arrays)
@@ -351,12 +360,10 @@ def _order_of_texts(values: pa.Array) -> Indexes:
 
 def _prefixes(values: pa.Array, skipped: int) -> npt.NDArray[np.uint64]:
     """The first bytes of each text after ``skipped`` ones, as a big-endian number; zeros follow its end."""
-    _, offsets_buffer, text = values.buffers()
+    data, offsets = text_bytes(values)
     prefixes = np.zeros((len(values), _PREFIX_BYTES), np.uint8)
-    if text is not None and text.size:
-        data = np.frombuffer(text, np.uint8)
-        offsets = np.frombuffer(offsets_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
-        starts, ends = offsets[:-1].astype(np.int64) + skipped, offsets[1:].astype(np.int64)
+    if len(data):
+        starts, ends = offsets[:-1] + skipped, offsets[1:]
         least = int((ends - starts).min())
         for index in range(_PREFIX_BYTES):
             at = starts + index

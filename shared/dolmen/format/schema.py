@@ -264,14 +264,34 @@ def readable_names() -> Iterator[None]:
         ) from None
 
 
-def same_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that SQL cannot tell apart because it ignores case; None if there are none."""
-    by_lower: dict[str, str] = {}
-    for name in names:
-        if name.lower() in by_lower:
-            return by_lower[name.lower()], name
-        by_lower[name.lower()] = name
+def same_names(names: Iterable[str], own: Iterable[str] | None = None) -> tuple[str, str] | None:
+    """The first two names that SQL cannot tell apart because it ignores case; None if there are none.
+
+    With ``own``, the ``own_names`` of these: the first two that are the same column of a table.
+    """
+    names, by_own = list(names), dict[str, str]()
+    for name, key in zip(names, map(str.lower, names) if own is None else own, strict=True):
+        if key in by_own:
+            return by_own[key], name
+        by_own[key] = name
     return None
+
+
+def same_names_problem(pair: tuple[str, str], what: str = "column") -> str:
+    """The error's text about two names that ``same_names`` finds."""
+    first, second = pair
+    if first == second:
+        return f"{what} {first!r} is there twice"
+    return f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one, or leave it out"
+
+
+NUMBER_THEM = "ingest_names: number gives such columns names (column_3, name_2)"
+"""Advice about columns of a file that have no name, or that of another one: see ``number_names``."""
+
+
+def no_common_column(where: str, table: Iterable[str]) -> SchemaError:
+    """The error for a file that has no column of its table."""
+    return SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table)}")
 
 
 def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field | str]) -> list[str]:
@@ -315,16 +335,17 @@ def number_names(names: Iterable[str]) -> list[str]:
 
 def _check_names(what: str, names: Iterable[str]) -> None:
     if pair := same_names(names):
-        first, second = pair
-        if first == second:
-            raise SchemaError(f"{what} {first!r} is there twice")
-        raise SchemaError(f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one")
+        raise SchemaError(same_names_problem(pair, what))
 
 
 def _number(field: pa.Field, ids: Iterator[int]) -> Field:
     own = next(ids)  # a parent before its children, as in Iceberg
     try:
-        return Field(id=own, name=field.name, type=_type_to_json(stored_type(field.type), ids), nullable=field.nullable)
+        stored = stored_type(field.type)
+        if pa.types.is_struct(stored):
+            _check_names("field", [child.name for child in stored])
+        type_json = type_to_json(stored, lambda child: _number(child, ids))
+        return Field(id=own, name=field.name, type=type_json, nullable=field.nullable)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
@@ -434,23 +455,22 @@ def _stored_field(field: pa.Field, depth: int) -> pa.Field:
     return field.with_type(_stored_type(field.type, depth - 1)).remove_metadata()
 
 
-def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
-    """The stored form of a storable type; children get ids from ``ids``."""
+def type_to_json(arrow_type: pa.DataType, number: Callable[[pa.Field], Field]) -> TypeJson:
+    """The stored form of a storable type; ``number`` gives each child its id."""
+
+    def child(field: pa.Field) -> dict[str, Any]:
+        """A child in the form that decoding gives it, so that a new schema equals itself when it is read."""
+        built: dict[str, Any] = msgspec.to_builtins(number(field))
+        return built
+
     t = pa.types
     if t.is_list(arrow_type):
-        return {"list": _child_to_json(arrow_type.value_field, ids)}
+        return {"list": child(arrow_type.value_field)}
     if t.is_struct(arrow_type):
-        _check_names("field", [field.name for field in arrow_type])
-        return {"struct": [_child_to_json(field, ids) for field in arrow_type]}
+        return {"struct": [child(field) for field in arrow_type]}
     if t.is_map(arrow_type):
-        return {"map": [_child_to_json(arrow_type.key_field, ids), _child_to_json(arrow_type.item_field, ids)]}
+        return {"map": [child(arrow_type.key_field), child(arrow_type.item_field)]}
     return str(arrow_type)
-
-
-def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
-    """A child in the form that decoding gives it, so that a new schema equals itself when it is read."""
-    child: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
-    return child
 
 
 def type_from_json(json: TypeJson) -> pa.DataType:

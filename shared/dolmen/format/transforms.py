@@ -17,7 +17,7 @@ from pyarrow import types as t
 
 from dolmen.base import pc
 from dolmen.errors import InputError, SchemaError, short_repr
-from dolmen.format.types import Plain, can_be_key, integer_form, short_type, to_array, to_plain
+from dolmen.format.types import Plain, can_be_key, integer_form, short_type, text_bytes, to_array, to_plain
 
 Integers = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint32]
@@ -179,10 +179,8 @@ def _hashes(values: pa.Array) -> _Words:
     if t.is_decimal(kind):
         return _murmur3(*_unscaled(values))
     empty = "" if t.is_string(kind) else bytes(kind.byte_width if t.is_fixed_size_binary(kind) else 0)
-    body = values.fill_null(empty).cast(pa.binary())
-    _, offsets, data = body.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(body) + 1, body.offset * 4).astype(np.int64)
-    return _murmur3(np.frombuffer(data or b"", np.uint8), ends[:-1], np.diff(ends))
+    data, offsets = text_bytes(values.fill_null(empty).cast(pa.binary()))
+    return _murmur3(data, offsets[:-1], np.diff(offsets))
 
 
 def _unscaled(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Integers, Integers]:

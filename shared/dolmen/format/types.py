@@ -46,6 +46,27 @@ def to_boolean_array(mask: Mask) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
 
 
+def null_mask(array: pa.Array) -> pa.BooleanArray | None:
+    """The ``mask`` of an array's NULLs, as constructors of nested arrays take it; None if there are none."""
+    return array.is_null() if array.null_count else None
+
+
+def text_bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of the texts of an array, uncopied, and where in them each begins, and the last ends.
+
+    NULLs may have bytes, too. Text is ``string`` or ``binary``, or one of their large forms.
+    """
+    _, ends, body = array.buffers()
+    if ends is None or len(array) == 0:
+        return np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64)
+    is_large = array.type.id in _LARGE_IDS
+    stored = np.frombuffer(ends, np.int64 if is_large else np.int32)[array.offset : array.offset + len(array) + 1]
+    data = np.zeros(0, np.uint8) if body is None else np.frombuffer(body, np.uint8)[stored[0] : stored[-1]]
+    return data, np.subtract(stored, stored[0], dtype=np.int64)
+
+
+_LARGE_IDS = (pa.large_string().id, pa.large_binary().id)
+
 TextKind = Literal["string", "bool", "integer", "float", "decimal", "date", "time", "timestamp", "base64", "json"]
 JsonKind = Literal["bare", "float", "string", "quoted", "array", "object"]
 CodesKind = Literal["integer", "decimal", "fixed", "variable"]
@@ -235,6 +256,33 @@ def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     return _BY_ID.get(id_)
 
 
+def contains_kind(arrow_type: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether values of a type are of some kind, or hold such values at any depth."""
+    children = (arrow_type.field(index).type for index in range(arrow_type.num_fields))
+    return bool(is_kind(arrow_type)) or any(contains_kind(child, is_kind) for child in children)
+
+
+def change_fields(arrow_type: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+    """A struct, list or map with its fields changed (items, keys); any other type as it is."""
+    t = pa.types
+    if t.is_struct(arrow_type):
+        return pa.struct(map(change, arrow_type))
+    if t.is_map(arrow_type):
+        return pa.map_(change(arrow_type.key_field), change(arrow_type.item_field))
+    if t.is_list(arrow_type):
+        return pa.list_(change(arrow_type.value_field))
+    if t.is_large_list(arrow_type):
+        return pa.large_list(change(arrow_type.value_field))
+    if t.is_fixed_size_list(arrow_type):
+        return pa.list_(change(arrow_type.value_field), arrow_type.list_size)
+    return arrow_type
+
+
+def change_children(arrow_type: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """``change_fields``, of which only the types change."""
+    return change_fields(arrow_type, lambda field: field.with_type(change(field.type)))
+
+
 def short_type(arrow_type: pa.DataType) -> str:
     """The name of a type for messages: that of a struct can have any length, and is cut off."""
     name = str(arrow_type)
@@ -276,6 +324,13 @@ def can_be_key(arrow_type: pa.DataType) -> bool:
     """Whether rows can be found by values of this type: not by floats, nor by values with children."""
     column_type = type_of(arrow_type)
     return column_type is not None and column_type.codes is not None
+
+
+def check_key_type(arrow_type: pa.DataType, column: str = "") -> None:
+    """Raises SchemaError for a type whose values ``can_be_key`` excludes."""
+    if not can_be_key(arrow_type):
+        name = f"column {column!r}" if column else "a column"
+        raise SchemaError(f"{name} of type {short_type(arrow_type)} can't be part of a key")
 
 
 def with_unit(column_type: ColumnType, unit: str) -> pa.DataType:

@@ -22,11 +22,11 @@ from urllib.parse import quote_plus, unquote_plus
 from msgspec import Struct
 
 from dolmen.base.units import MIB, since_epoch, utc
-from dolmen.ingest.redaction import MessageError
-from dolmen.store.base import S3
+from dolmen.errors import InputError, LimitError
+from dolmen.ingest.redaction import MessageError, parse_message
+from dolmen.store.base import MAX_KEY_BYTES, S3
 
 MAX_BODY_BYTES = MIB  # the largest notification that is read: the maximum size of an SQS message
-MAX_KEY_BYTES = 1024
 MAX_TOKEN_LENGTH = 1024  # the maximum length of an ETag, a version id and a sequencer: that of S3's version ids
 MAX_SIZE = 1 << 53  # the largest integer that a JSON number holds exactly; no object is as large
 DROP_SCHEME = S3  # the scheme of the stores whose notifications are read here: URLs and ids of drops begin with it
@@ -88,7 +88,7 @@ class Drop(Struct, frozen=True):
         return self.etag or self.id
 
 
-def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], MessageError | None]:
+def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], InputError | None]:
     """Reads the drops that a message's body announces; also returns the error of the first record that cannot be read.
 
     Good records are returned even if others are bad.
@@ -104,7 +104,7 @@ def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], Messag
         records = notification.get("Records")
         if not isinstance(records, list):
             raise MessageError("neither a notification of S3 nor an event of EventBridge: it has no list 'Records'")
-    except MessageError as error:
+    except (MessageError, LimitError) as error:
         return [], error
     first_error: MessageError | None = None
     for number, record in enumerate(records, 1):
@@ -146,7 +146,7 @@ def _notification(body: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     document: Any = body
     for _ in range(2):  # SNS wraps once
         if isinstance(document, str):
-            document = _json(document)
+            document = parse_message(document, MAX_BODY_BYTES)
         if not isinstance(document, Mapping):
             raise MessageError(f"a notification is a JSON object, not {type(document).__name__}")
         if document.get("Type") != "Notification" or not isinstance(document.get("Message"), str):
@@ -155,27 +155,6 @@ def _notification(body: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
         raise MessageError("an SNS notification inside another")
     return document
-
-
-def _json(text: str) -> Any:
-    if len(text) > MAX_BODY_BYTES:
-        raise MessageError(f"a notification of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are read")
-    try:
-        return json.loads(text, object_pairs_hook=_members)
-    except RecursionError:
-        raise MessageError("a notification that is nested too deeply") from None
-    except MessageError:
-        raise
-    except ValueError as error:
-        reason = error if isinstance(error, json.JSONDecodeError) else "a number of too many digits"
-        raise MessageError(f"not JSON: {reason}") from None
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise MessageError("an object of the notification has a member twice")
-    return members
 
 
 def _from_s3(record: Any) -> Drop | None:

@@ -17,7 +17,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.types import quote_name
 from dolmen.ingest.formats.export import export_file, export_object
 from dolmen.ingest.formats.formats import detect, read
-from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
+from dolmen.ingest.formats.source_file import Format, ReadOptions, SourceFile
 from dolmen.ingest.inference.inference import infer_file, opener
 from dolmen.sql.queries import Queries
 from dolmen.sql.statements import table_name
@@ -52,9 +52,41 @@ def run_copy(
     Raises:
         InputError: the path is not allowed, or its format is unknown; and as the methods and the file's reader do.
     """
+    name, query, writes = _source_or_target(reader)
+    [path] = queries.scalars([reader.until("(", "WITH")])
+    reader.take("WITH")
+    options = dict(reader.items(_option)) if reader.word() == "(" else {}
+    if writes and (unknown := sorted(options.keys() - {"format", *_AS_WRITTEN})):
+        raise InputError(
+            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, and not {', '.join(unknown)}: the rest is as scan -o "
+            "writes, which also writes folders, --partition-by"
+        )
+    values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
+    if not reader.is_done:
+        raise reader.error("nothing more is expected")
+    storage_options, store = _options_of(path, files), unit_of(transaction).context.store
+    name_of_format = values.pop("format", None)
+    kind = parse_kind(None if name_of_format is None else str(name_of_format).lower(), "FORMAT ")
+    if writes:
+        format = detect(Path(path).name, kind)
+        _check_written(format, values)
+        rows = queries.run(query).stream()
+        if (found := store_of_object(path, storage_options, store)) is None:
+            return pa.table({"Count": [export_file(rows, Path(path), format)]})
+        if not is_alone:
+            raise InputError("COPY ... TO an object is a text of its own: one that changes tables may run again")
+        return pa.table({"Count": [export_object(rows, *found, format)]})
+    table = queries.target(transaction, name)
+    entry = unit_of(transaction).entry(table.name)
+    write = table.insert if entry.primary_key else table.append
+    write(_read(*opener(path, storage_options, store), kind, values, entry), request=request)
+    return None
+
+
+def _source_or_target(reader: SqlReader) -> tuple[str, str, bool]:
+    """The table, if one is named; a query of its rows, or of others; and whether they are written to a file."""
     if reader.word() == "(":
-        query = "FROM " + _group(reader)
-        name = ""
+        name, query = "", "FROM " + _group(reader)
     else:
         name = table_name(reader)
         query = f"FROM {quote_name(name)}"
@@ -67,38 +99,16 @@ def run_copy(
         raise reader.error("rows are copied from a file into a table: name it")
     if not writes and query.startswith("SELECT"):
         raise reader.error("the file names its columns: leave the list out")
-    [path] = queries.scalars([reader.until("(", "WITH")])
-    reader.take("WITH")
-    options = dict(reader.items(_option)) if reader.word() == "(" else {}
-    if writes and (wrong := sorted(options.keys() - {"format", *_AS_WRITTEN})):
+    return name, query, writes
+
+
+def _check_written(format: Format, values: Mapping[str, Any]) -> None:
+    """Raises InputError for an option of COPY ... TO that says anything but what is written."""
+    if wrong := [name for name, value in values.items() if format.kind != "csv" or value not in _AS_WRITTEN[name]]:
         raise InputError(
-            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, not {', '.join(wrong)}: for the rest use dolmen scan -o, "
-            "which also writes folders (--partition-by)"
+            f"COPY ... TO {format.kind}: {wrong[0]}={values[wrong[0]]} can't be chosen; CSV has names in its first "
+            "line, and commas"
         )
-    values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
-    if not reader.is_done:
-        raise reader.error("nothing more is expected")
-    storage_options, store = _options_of(path, files), unit_of(transaction).context.store
-    name_of_format = values.pop("format", None)
-    kind = parse_kind(None if name_of_format is None else str(name_of_format).lower(), "FORMAT ")
-    if writes:
-        format = detect(Path(path).name, kind)
-        if wrong := [name for name, value in values.items() if format.kind != "csv" or value not in _AS_WRITTEN[name]]:
-            raise InputError(
-                f"COPY ... TO {format.kind}: {wrong[0]}={values[wrong[0]]} can't be chosen; CSV has names in its first "
-                "line, and commas"
-            )
-        rows = queries.run(query).stream()
-        if (found := store_of_object(path, storage_options, store)) is None:
-            return pa.table({"Count": [export_file(rows, Path(path), format)]})
-        if not is_alone:
-            raise InputError("COPY ... TO an object must be alone: a text that changes tables may run more than once")
-        return pa.table({"Count": [export_object(rows, *found, format)]})
-    table = queries.target(transaction, name)
-    entry = unit_of(transaction).entry(table.name)
-    write = table.insert if entry.primary_key else table.append
-    write(_read(*opener(path, storage_options, store), kind, values, entry), request=request)
-    return None
 
 
 def _group(reader: SqlReader) -> str:

@@ -19,16 +19,16 @@ from dolmen.api.database import Database
 from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.commit.change import digest_of
-from dolmen.commit.uploads import MAX_KEYS
+from dolmen.commit.uploads import check_key_count
 from dolmen.entries.segments.erasures_in_force import SUBJECT
 from dolmen.errors import AppliedIdError, InputError, InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DROP_SCHEME
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.queues import DirectoryQueue, Queue
-from dolmen.ingest.redaction import MessageError
+from dolmen.ingest.redaction import MessageError, first_duplicate, parse_message
 from dolmen.predicate.parse import Where
-from dolmen.transactions.erase import MOST_SUBJECTS
+from dolmen.transactions.erase import check_subject_count
 from dolmen.transactions.row_arguments import parse_where
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -74,7 +74,9 @@ class DeleteRequest(Struct, frozen=True):
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
     """Reads a message, as JSON text or parsed; a request without an id gets ``message_id``. Raises InputError."""
-    document = _json(body) if isinstance(body, str) else body
+    document = body
+    if isinstance(body, str):
+        document = parse_message(body, MAX_BODY_BYTES, parse_constant=_refuse_constant, parse_float=_number)
     if not isinstance(document, Mapping):
         raise MessageError(f"a delete request is a JSON object, not {_kind(document)}")
     if _is_deeper(document, MAX_NESTING):
@@ -91,40 +93,11 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
         delete = _parse_erasure(_sole_member(document, "erase"))
         return DeleteRequest(request_id, digest_of({"erase": delete.content}), (delete,), erases=True)
     deletes = tuple(_deletes(document))
-    keys = sum(len(delete.keys) for delete in deletes if delete.keys is not None)
-    if keys > MAX_KEYS:
-        raise LimitError(f"{keys:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
-    if duplicate := _first_duplicate([delete.table for delete in deletes]):
-        raise MessageError("table {} is in the request twice; name it once, and join its conditions with OR", duplicate)
+    check_key_count(sum(len(delete.keys) for delete in deletes if delete.keys is not None))
+    if duplicate := first_duplicate([delete.table for delete in deletes]):
+        raise MessageError("table {} is in the request twice; say it once, with OR", duplicate)
     contents: list[dict[str, Any]] = [delete.content for delete in deletes]
     return DeleteRequest(request_id, digest_of(contents[0] if len(contents) == 1 else contents), deletes)
-
-
-def _json(text: str) -> Any:
-    if len(text) > MAX_BODY_BYTES:
-        raise LimitError(f"a request of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are allowed")
-    try:
-        return json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant, parse_float=_number)
-    except RecursionError:
-        raise MessageError(f"lists and objects in each other, more than {MAX_NESTING} deep") from None
-    except json.JSONDecodeError as error:
-        raise MessageError(f"not JSON: {error}") from None
-    except MessageError:
-        raise
-    except ValueError:  # Python parses no integer of more than 4,300 digits
-        raise MessageError(f"a number of too many digits: at most {MAX_DIGITS} are allowed") from None
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise MessageError("member {} is in an object twice", _first_duplicate([name for name, _ in pairs]))
-    return members
-
-
-def _first_duplicate(names: list[str]) -> str | None:
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
 def _refuse_constant(name: str) -> Any:
@@ -224,8 +197,7 @@ def _subjects(members: Mapping[str, Any]) -> tuple[int | str, ...]:
     subjects = members["subject"] if isinstance(members["subject"], list) else [members["subject"]]
     if not subjects:
         raise MessageError("subject: an empty list forgets nobody")
-    if len(subjects) > MOST_SUBJECTS:
-        raise LimitError(f"{len(subjects):,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed")
+    check_subject_count(len(subjects))
     if wrong := [value for value in subjects if isinstance(value, bool) or not isinstance(value, int | str)]:
         raise MessageError(f"subject: a whole number or a text, or a list of them, not {_kind(wrong[0])}")
     return tuple(dict.fromkeys(subjects))

@@ -18,7 +18,7 @@ from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.format.schema import Schema, own_names
+from dolmen.format.schema import Schema, no_common_column, own_names
 from dolmen.ingest.formats.formats import SourceFile
 from dolmen.ingest.formats.typed_batches import new_column_type
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -111,7 +111,7 @@ def select_new(columns: Collection[pa.Field], table: Collection[str], file: str)
     """Selects the columns of a file that its table lacks. Raises SchemaError if it lacks all of them."""
     new = [field for field in columns if field.name not in table]
     if new and len(new) == len(columns):
-        raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(table)}")
+        raise no_common_column(f"file {file!r}", table)
     return NewColumns(
         tuple(field.with_type(new_column_type(field.type)) for field in new if not t.is_null(field.type)),
         tuple(field.name for field in new if t.is_null(field.type)),

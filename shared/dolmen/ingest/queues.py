@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from dolmen.base.runtime import REQUEST, RetryPolicy, Runtime, attempts, cached_property, shared_runtime
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, cut_by_size
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
 from dolmen.store.s3.aws_service import AwsService
 
@@ -76,10 +76,9 @@ class Queue(Protocol):
         """The approximate number of messages to be delivered: one request. Raises like ``send``."""
 
 
-def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
+def _check_sizes(sizes: list[int], max_bytes: int) -> None:
     if sizes and max(sizes) > max_bytes:
-        raise LimitError(f"a message of {max(sizes):,} bytes: at most {max_bytes:,} are allowed")
-    return sizes
+        raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
 
 
 _NAMESPACE = uuid.UUID("6f0f7c58-5d0a-4c5e-9a3f-2f6b3f0f1d11")
@@ -353,17 +352,9 @@ def _entry(number: str, message: OutgoingMessage) -> dict[str, Any]:
     return entry
 
 
-def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[list[OutgoingMessage]]:
-    batch: list[OutgoingMessage] = []
-    total = 0
-    for message, size in zip(messages, _check_sizes([each.size for each in messages], max_bytes), strict=True):
-        if batch and (len(batch) == MAX_SQS_BATCH or total + size > max_bytes):
-            yield batch
-            batch, total = [], 0
-        batch.append(message)
-        total += size
-    if batch:
-        yield batch
+def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[Sequence[OutgoingMessage]]:
+    _check_sizes([each.size for each in messages], max_bytes)
+    return cut_by_size(messages, lambda message: message.size, max_bytes, MAX_SQS_BATCH)
 
 
 def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, expedited: bool = False) -> Queue:

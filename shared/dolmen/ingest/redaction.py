@@ -6,6 +6,7 @@ Logs have other readers than the data, and are stored longer: the name of an era
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -47,6 +48,38 @@ class MessageError(InputError):
     def at(self, part: str) -> MessageError:
         """The same error, about a part of the queue's message."""
         return MessageError(f"{part}: {self.template}", *self.quoted)
+
+
+def parse_message(text: str, max_characters: int, **hooks: Any) -> Any:
+    """Parses the JSON of a queue's message, with more ``hooks`` of ``json.loads``.
+
+    Raises MessageError, also for an object that has a member twice; LimitError.
+    """
+    if len(text) > max_characters:
+        raise LimitError(f"a message of {len(text):,} characters: at most {max_characters:,} are allowed")
+    try:
+        return json.loads(text, object_pairs_hook=_members, **hooks)
+    except RecursionError:
+        raise MessageError("lists and objects nested in each other, too deep") from None
+    except json.JSONDecodeError as error:
+        raise MessageError(f"not JSON: {error}") from None
+    except MessageError:
+        raise
+    except ValueError:  # Python parses no integer of more than 4,300 digits
+        raise MessageError("a number of too many digits") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise MessageError("member {} is in an object twice", first_duplicate([name for name, _ in pairs]))
+    return members
+
+
+def first_duplicate(names: list[str]) -> str | None:
+    """The first name that was there before."""
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
 class UnforeseenError(InputError):

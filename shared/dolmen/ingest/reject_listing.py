@@ -23,7 +23,7 @@ from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotF
 from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
-from dolmen.ingest.formats.csv_records import Signs
+from dolmen.ingest.formats.delimited.csv_records import Signs
 from dolmen.ingest.landing import etag_in, exists
 from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, commit_once, copy_once, dropped_name, split_name
 from dolmen.store import open_store

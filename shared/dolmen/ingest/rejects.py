@@ -22,6 +22,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
@@ -30,11 +31,12 @@ from typing import Any, Self
 from msgspec import Struct
 
 from dolmen.base.runtime import attempts
+from dolmen.base.temporary_files import explaining_full_disk
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.csv_reader import find_blocks, signs_of
-from dolmen.ingest.formats.csv_records import Records
+from dolmen.ingest.formats.delimited.csv_reader import find_blocks, signs_of
+from dolmen.ingest.formats.delimited.csv_records import Records
 from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile
 from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
@@ -217,7 +219,16 @@ class Quarantine:
             raise self._limit_error(f"rows that cannot be read take more than {MAX_BYTES >> 20} MB")
         self._without_text += bad.text is None
         self._digest.update(line)
-        self._rows.write(line)
+        with self._full_disk():
+            self._rows.write(line)
+
+    def _full_disk(self) -> AbstractContextManager[None]:
+        return explaining_full_disk("more rows cannot be read")
+
+    def _rewound(self) -> SpooledTemporaryFile[bytes]:
+        with self._full_disk():  # the last rows may still have to be written
+            self._rows.seek(0)
+        return self._rows
 
     def keep(
         self,
@@ -243,8 +254,7 @@ class Quarantine:
             _copy_drop(landing, drop, store, copy_key)
             file_copy = {"rows_without_text": self._without_text, "copy_of_file": copy_key}
         if not exists(store, key):
-            self._rows.seek(0)
-            copy_once(self._rows, store, key)
+            copy_once(self._rewound(), store, key)
         then = "all other rows of this file are ingested; correct these, and drop them as a file of their own"
         report = {**self._facts(path.path, source, header), **_drop_details(landing, drop, key), **file_copy}
         report |= {"database": database, "then": then}
@@ -252,8 +262,7 @@ class Quarantine:
 
     def keep_in(self, path: Path, source: SourceFile, header: bytes | None, database: dict[str, Any]) -> None:
         """Writes the rows to a local file, then the report beside it. Raises InputError if it has other content."""
-        self._rows.seek(0)
-        rows = self._rows.read()
+        rows = self._rewound().read()
         if path.exists() and path.read_bytes() != rows:
             raise InputError(f"{str(path)!r} exists, with other rows: move it, or name another file (--rejects)")
         then = "all other rows of this file are added; correct these, and append them as a file of their own"

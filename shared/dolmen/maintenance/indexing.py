@@ -16,7 +16,7 @@ from msgspec import Struct
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.base.runtime import cached_property, never
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, cut_by_size
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
@@ -33,7 +33,6 @@ from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.types import to_mask
 from dolmen.maintenance.segment_merging import size_tier
-from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, RowGroup, column_of
 from dolmen.store.cache import ObjectCache

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from dolmen.base.records import FactSheet
 from dolmen.base.runtime import never
-from dolmen.base.units import GIB, KIB, MIB
+from dolmen.base.units import GIB, KIB, MIB, cut_by_size
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
@@ -29,7 +29,7 @@ from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_receipts import note_erased_files
 from dolmen.maintenance.unresolved import ErasureCounter, UnresolvedDeletes, files_behind
 from dolmen.rows.scan.access_path import FilterChoice, IndexedDeletes
-from dolmen.rows.scan.data_objects import cut_by_size, local_path
+from dolmen.rows.scan.data_objects import local_path
 from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, row_groups
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
+from dolmen.base.units import cut_by_size
 from dolmen.commit.head import Context, context_of
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
@@ -22,7 +23,6 @@ from dolmen.format.properties import DatabaseSettings, has_index
 from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
 from dolmen.maintenance.indexing import Indexed, IndexVersion, PartBuilding, index_reader, index_table
-from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import run_numbered, snapshot_in_task
 from dolmen.store import portable_url

@@ -13,7 +13,7 @@ from dolmen.base.units import parse_duration, utc
 from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import Erase
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import ErasureNotFoundError, InputError
+from dolmen.errors import ErasureNotFoundError, InputError, LimitError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
 from dolmen.predicate.parse import Parameters, Where
@@ -161,10 +161,15 @@ def _id(unit: UnitOfWork, request: str | None) -> str:
 def _subjects(subject: Any) -> tuple[Subject, ...]:
     values = list(subject) if isinstance(subject, (list, tuple, set, frozenset, range)) else [subject]
     if not values:
-        raise InputError("no subject was given: give the value of a subject, or a list of them")
-    if len(values) > MOST_SUBJECTS:
-        raise InputError(f"{len(values):,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed, so split it")
+        raise InputError("nothing says who is to be forgotten: give the value of a subject, or a list of them")
+    check_subject_count(len(values))
     return tuple(dict.fromkeys(map(_subject, values)))
+
+
+def check_subject_count(count: int) -> None:
+    """Raises LimitError for more subjects than one erasure may have."""
+    if count > MOST_SUBJECTS:
+        raise LimitError(f"{count:,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed, so split it")
 
 
 def _subject(value: Any) -> Subject:

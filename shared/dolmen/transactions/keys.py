@@ -15,7 +15,7 @@ from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.del_object import Keys, keys_from_arrow
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.types import can_be_key, short_type
+from dolmen.format.types import check_key_type, short_type
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import array_of, as_batches, frame_cast, values_of
@@ -46,8 +46,7 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     if len({field.id for field in fields}) < len(fields):
         raise SchemaError("a column is named twice in the key")
     for field in fields:
-        if not can_be_key(field.arrow_type):
-            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
+        check_key_type(field.arrow_type, field.name)
     return fields
 
 

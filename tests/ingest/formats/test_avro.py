@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
-from dolmen.ingest.formats import avro_reader as avro
-from dolmen.ingest.formats import avro_records as avro_blocks
+from dolmen.ingest.formats.avro import avro_reader as avro
+from dolmen.ingest.formats.avro import avro_records as avro_blocks
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
 
 MAGIC, SYNC = b"Obj\x01", bytes(range(16))

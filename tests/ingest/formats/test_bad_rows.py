@@ -17,8 +17,9 @@ from pyarrow import ipc, parquet
 
 from dolmen.base.records import replace
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats import jsonl, source_file, text_blocks
+from dolmen.ingest.formats import source_file, text_blocks
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, read
+from dolmen.ingest.formats.json import jsonl
 
 SCHEMA = pa.schema(
     [

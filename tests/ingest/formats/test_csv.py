@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats import csv_reader
+from dolmen.ingest.formats.delimited import csv_reader
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.text_blocks import PIECE_BYTES
 

@@ -20,7 +20,7 @@ from dolmen.base.records import replace
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.dialect import Dialect, Encoding
 from dolmen.format.schema import number_names
-from dolmen.ingest.formats import csv_reader
+from dolmen.ingest.formats.delimited import csv_reader
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, infer, read
 from dolmen.ingest.formats.source_file import ReadOptions
 from support.delimited_text import NeverClosed, read_delimited

@@ -15,8 +15,9 @@ import xlsxwriter
 
 from dolmen.errors import InputError, LimitError
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats import sheet_reader, xml_stream, zip_archive
+from dolmen.ingest.formats import zip_archive
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, detect_file, infer, read, survey
+from dolmen.ingest.formats.sheets import sheet_reader, xml_stream
 
 SHEET = "xl/worksheets/sheet1.xml"
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
@@ -123,8 +124,8 @@ def test_one_text_in_many_cells_is_cut_into_small_blocks(monkeypatch: pytest.Mon
     assert max(batches) < 40_000_000
     with pytest.raises(LimitError):
         read(source(data, max_bytes=10_000_000), None).read_all()
-    monkeypatch.setattr("dolmen.ingest.formats.xlsx.MAX_ROW_TEXT", 10_000)
-    monkeypatch.setattr("dolmen.ingest.formats.xlsx.TEXT_AT_ONCE", 10_000)
+    monkeypatch.setattr("dolmen.ingest.formats.sheets.xlsx.MAX_ROW_TEXT", 10_000)
+    monkeypatch.setattr("dolmen.ingest.formats.sheets.xlsx.TEXT_AT_ONCE", 10_000)
     with pytest.raises(LimitError, match="row 2"):
         read(source(data), None).read_all()
 
@@ -261,5 +262,5 @@ def test_what_many_have_and_no_reader_takes_is_refused_with_a_hint(name: str, me
 
 def test_a_workbook_is_not_opened_where_none_is_meant() -> None:
     assert sheet_reader.__doc__
-    with pytest.raises(InputError, match="holds zip data"):
+    with pytest.raises(InputError, match="is a zip archive"):
         infer(SourceFile(lambda: io.BytesIO(small()), detect("t.csv"), "t.csv"))

@@ -15,8 +15,8 @@ from pyarrow import ipc, parquet
 from dolmen.errors import LimitError
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape
-from dolmen.ingest.formats.json_types import infer_columns, join, node_of_array, node_of_values
-from dolmen.ingest.formats.json_values import parse_line, parse_objects
+from dolmen.ingest.formats.json.json_types import infer_columns, join, node_of_array, node_of_values
+from dolmen.ingest.formats.json.json_values import parse_line, parse_objects
 from dolmen.ingest.formats.source_file import ReadOptions
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)

@@ -16,8 +16,8 @@ import pytest
 
 from dolmen.errors import InputError, RowError
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats import json_rows
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, infer, read, survey
+from dolmen.ingest.formats.json import json_rows
 from dolmen.ingest.formats.source_file import ReadOptions
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.randrange(2**32)))

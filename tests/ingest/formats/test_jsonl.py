@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.formats import json_values
 from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.json import json_values
 
 UTC = dt.UTC
 

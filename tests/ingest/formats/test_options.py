@@ -20,8 +20,8 @@ from pyarrow import parquet
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.formats import jsonl
 from dolmen.ingest.formats.formats import BadRow, ReadOptions, SourceFile, detect, infer, read
+from dolmen.ingest.formats.json import jsonl
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 

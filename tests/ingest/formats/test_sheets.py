@@ -24,9 +24,9 @@ from odf.text import P
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats import xlsx_cells
 from dolmen.ingest.formats.formats import BadRow, ReadOptions, SourceFile, detect, infer, read, survey
-from dolmen.ingest.formats.xlsx import shown_as
+from dolmen.ingest.formats.sheets import xlsx_cells
+from dolmen.ingest.formats.sheets.xlsx import shown_as
 
 DAY = dt.date(2024, 2, 29)
 MOMENT = dt.datetime(2024, 2, 29, 13, 45, 1, 123000)

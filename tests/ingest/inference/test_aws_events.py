@@ -11,7 +11,7 @@ import pytest
 
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.source_file import ReadOptions
-from dolmen.ingest.inference.sniff_json import sniff_json
+from dolmen.ingest.inference.sniff.json_shape import sniff_json
 
 _TIME = "2025-01-31T13:45:10.123Z"
 

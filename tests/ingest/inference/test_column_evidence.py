@@ -16,7 +16,8 @@ import pytest
 
 from dolmen.format.dialect import STRICT, Dialect
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
-from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
+from dolmen.ingest.inference.column_evidence import ColumnEvidence
+from dolmen.ingest.inference.value_decision import Values, decide
 
 NAIVE, ZONED, TIME, DATE = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us"), pa.date32()
 NBSP = "\N{NO-BREAK SPACE}"

@@ -164,7 +164,7 @@ def test_bad_rows_may_be_left_out_and_are_counted() -> None:
     assert "1 row cannot be read, the first on line 12" in found.losses[0]
 
 
-NO_ROWS = [b"", b"\n", b"\0", b"\x1f\x8b", b"PAR1", b"\xff\xfe", b"\x89PNG\r\n\x1a\n", b"[", b"{"]
+NO_ROWS = [b"", b"\n", b"\0", b"\x1f\x8b", b"PAR1\0", b"\xff\xfe", b"\x89PNG\r\n\x1a\n", b"[", b"{"]
 
 
 @pytest.mark.parametrize("data", NO_ROWS)

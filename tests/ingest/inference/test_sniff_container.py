@@ -19,7 +19,7 @@ from pyarrow import feather, ipc, orc, parquet
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.formats import Format
-from dolmen.ingest.inference.sniff_container import sniff_container
+from dolmen.ingest.inference.sniff.container import sniff_container
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
 CSV = b"a,b\n1,x\n"
@@ -98,10 +98,10 @@ def test_a_compression_without_a_hint_of_what_is_inside_shows_nothing() -> None:
 @pytest.mark.parametrize(
     ("data", "hint"),
     [
-        (lzma.compress(CSV), "xz: unpack"),
-        (b"7z\xbc\xaf\x27\x1c\0\4", "7-Zip: unpack"),
+        (lzma.compress(CSV), "xz data: unpack"),
+        (b"7z\xbc\xaf\x27\x1c\0\4", "7-Zip archive: unpack"),
         (b"Rar!\x1a\x07\x01", "RAR"),
-        (bytes_of(lambda sink: zipfile.ZipFile(sink, "w").close()), "without a file"),
+        (bytes_of(lambda sink: zipfile.ZipFile(sink, "w").close()), "no file in it"),
         (b"%PDF-1.7\n", "CSV"),
         (b"SQLite format 3\0", "CSV"),
     ],

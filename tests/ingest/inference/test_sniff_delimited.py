@@ -15,7 +15,7 @@ from dolmen.errors import InputError
 from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import FORMATS
 from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.sniff_delimited import sniff_delimited
+from dolmen.ingest.inference.sniff.delimited import sniff_delimited
 from ingest.inference.delimited_samples import SAMPLES, Sample
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -11,7 +11,7 @@ import pytest
 
 from dolmen.errors import InputError
 from dolmen.format.dialect import Encoding
-from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
+from dolmen.ingest.inference.sniff.encoding import encoding_note, sniff_encoding
 
 WESTERN = "name;city;price\nMüller;Köln;1,50 €\nGarçon;Orléans;2\nStraße;Zürich;naïve “q” – don’t\n"
 LATIN = "name,city\nRené,Besançon\nZoé,Genève\nNiño,León\n"

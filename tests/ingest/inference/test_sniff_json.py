@@ -10,7 +10,7 @@ import pytest
 
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.source_file import ReadOptions
-from dolmen.ingest.inference.sniff_json import sniff_json
+from dolmen.ingest.inference.sniff.json_shape import sniff_json
 
 ITEMS = [{"id": number, "name": f"n{number}"} for number in range(3)]
 MANY = [{"id": number, "name": f"n{number}", "text": "x" * 50} for number in range(30)]

@@ -120,10 +120,9 @@ def test_a_key_that_all_rows_share_needs_no_more_memory_than_others(tmp_path: Pa
 
 def test_an_abandoned_sort_leaves_nothing_behind(tmp_path: Path) -> None:
     table = ordered(20_000, shuffled=True)
-    stream = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 20, str(tmp_path)).sort(
-        (None, batch) for batch in batches_of(table, 500)
-    )
+    sorter = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 20, str(tmp_path))
+    stream = sorter.sort((None, batch) for batch in batches_of(table, 500))
     next(stream)
-    assert list(tmp_path.iterdir())
+    assert sorter.spilled_bytes
     stream.close()  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
-from dolmen.errors import InputError
 from dolmen.format.del_object import order_by_heads
-from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
+from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, check_key_type, text_bytes, type_of
 
 Keys: TypeAlias = npt.NDArray[Any]
 """Encoded keys: ``uint64`` if each has 8 bytes, read as a big-endian number; else byte strings (``S``)."""
@@ -43,8 +42,7 @@ class KeyEncoding(Struct, frozen=True):
     def of(cls, types: Sequence[pa.DataType]) -> KeyEncoding:
         """The encoding of keys of these types. Raises InputError for floats and nested columns."""
         for each in types:
-            if not can_be_key(each):
-                raise InputError(f"a column of type {each} can't be (part of) a key")
+            check_key_type(each)
         widths = [_width(each) for each in types]
         width = sum(widths) if all(widths) else 0
         return cls(tuple(_kind(each) for each in types), width if width <= 255 else 0)
@@ -139,7 +137,7 @@ def _longest(arrays: Sequence[pa.Array]) -> int:
     for array in arrays:
         width = _width(array.type)
         if not width:
-            _, offsets = _buffers(array)
+            _, offsets = text_bytes(array)
             width = 2 * int(np.diff(offsets).max(initial=0)) + 2
         total += width
     return min(total, LONGEST_KEY)
@@ -164,17 +162,6 @@ def _fixed(array: pa.Array, width: int) -> Bytes:
     return body[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)
 
 
-def _buffers(array: pa.Array) -> tuple[Bytes, Lengths]:
-    """The bytes of texts, and their offsets in them."""
-    _, ends, body = array.buffers()
-    if ends is None or len(array) == 0:
-        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    offsets = np.frombuffer(ends, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
-    data = np.zeros(0, np.uint8) if body is None else np.frombuffer(body, np.uint8)
-    return data[int(offsets[0]) : int(offsets[-1])], offsets.astype(np.int64) - int(offsets[0])
-
-
 def _part(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
     """The encoded values of one column, back to back, and the length of each."""
     column_type = type_of(array.type)
@@ -194,7 +181,7 @@ def _part(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
 
 def _texts(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
     """Texts with 0xFF after each zero byte, and two zero bytes at the end unless they are the last part of the key."""
-    data, offsets = _buffers(array)
+    data, offsets = text_bytes(array)
     zeros = np.flatnonzero(data == 0)
     if len(zeros):
         data = np.insert(data, zeros + 1, 0xFF)

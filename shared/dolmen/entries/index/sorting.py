@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
+from dolmen.base.temporary_files import BatchFile, explaining_full_disk
 from dolmen.base.units import MIB
 from dolmen.entries.index.key_encoding import KeyEncoding, Keys, key_order, no_keys
 from dolmen.entries.index.pages import Addresses, LeafPage
@@ -71,8 +71,10 @@ class EntrySorter:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - ``sorted`` closes it
         run = self._run()
         self._runs.append(_StoredRun(run.keys.dtype, len(run.keys), self._file.tell()))
-        self._file.write(run.keys.tobytes())
-        self._file.write(run.addresses.tobytes())
+        with explaining_full_disk("the index has more entries"):
+            self._file.write(run.keys.tobytes())
+            self._file.write(run.addresses.tobytes())
+            self._file.flush()
 
     def _read(self, run: _StoredRun) -> Iterator[LeafPage]:
         assert self._file is not None
@@ -173,7 +175,7 @@ class KeyRuns:
         self._schema, self._run_bytes = schema, run_bytes
         self._waiting: list[tuple[pa.RecordBatch, Keys]] = []
         self._rows = self._width = self._bytes = 0
-        self._files: list[IO[bytes]] = []
+        self._files: list[BatchFile] = []
         self._last: KeyRun | None = None
 
     def add(self, keys: pa.RecordBatch) -> None:
@@ -245,17 +247,14 @@ class KeyRuns:
         return KeyRun(batch, encoded[order])
 
     def _spill(self) -> None:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
-        weakref.finalize(self, file.close)
-        run = self._sort()
-        with pa.ipc.new_file(file, self._schema) as writer:
-            writer.write_table(pa.Table.from_batches([run.values]), _BLOCK_ROWS)
-        self._files.append(file)
+        file = BatchFile(self._schema, "there are more keys of rows")
+        values = self._sort().values
+        for start in range(0, values.num_rows, _BLOCK_ROWS):
+            file.write(values.slice(start, _BLOCK_ROWS))
+        self._files.append(file.finish())
 
-    def _blocks(self, file: IO[bytes]) -> Iterator[tuple[pa.RecordBatch, Keys]]:
-        """The keys of a run in a file, block by block. Each run is read once at a time."""
-        stored = pa.ipc.open_file(file)
-        for number in range(stored.num_record_batches):
-            part = stored.get_batch(number)
+    def _blocks(self, file: BatchFile) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+        """The keys of a run in a file, block by block."""
+        for part in file:
             for start, encoded in self.encoding.encode_blocks(part.columns):
                 yield part.slice(start, len(encoded)), encoded

@@ -23,10 +23,10 @@ from dolmen.base.records import replace
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
-from dolmen.ingest.formats.avro_reader import survey_with_times
-from dolmen.ingest.formats.avro_types import CONNECT_TIMES
+from dolmen.ingest.formats.avro.avro_reader import survey_with_times
+from dolmen.ingest.formats.avro.avro_types import CONNECT_TIMES
 from dolmen.ingest.formats.formats import SourceFile, infer, survey
-from dolmen.ingest.formats.json_rows import json_blocks
+from dolmen.ingest.formats.json.json_rows import json_blocks
 
 _PLAIN: dict[str, pa.DataType] = {
     "int8": pa.int8(),

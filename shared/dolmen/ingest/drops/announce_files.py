@@ -12,12 +12,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.base.units import KIB, MIB
+from dolmen.base.units import KIB, MIB, cut_by_size
 from dolmen.errors import InputError, NotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, DROP_SCHEME, Drop, write_notification, write_record
 from dolmen.ingest.landing import PREFIX, REJECTED, Landing
-from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.store import open_store
 from dolmen.store.base import FILE, VersionedStore
 

@@ -18,12 +18,12 @@ from pyarrow import ipc
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.ingest.formats.source_file import ByteStream, OnBadRow, SourceFile, read_up_to
+from dolmen.ingest.formats.text_blocks import ARROW_STREAM
 from dolmen.ingest.formats.typed_batches import check_schema, conform_file
 
 MAX_MESSAGE_BYTES = 256 * MIB
 
 _MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
-_CONTINUATION = b"\xff\xff\xff\xff"
 _FIRST_MESSAGE = 8
 _MOST_PADDING = 72  # bytes between messages: these begin at multiples of up to 64, and the end mark of a stream has 8
 
@@ -78,7 +78,7 @@ def _open_whole(file: BinaryIO, source: SourceFile) -> tuple[pa.Schema, Iterator
             end = read_up_to(file, len(_MAGIC) + 4)
         if not end.endswith(_MAGIC):
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
-        framed = prefix.startswith(_CONTINUATION)  # Polars does not frame it; its schema is smaller than the footer
+        framed = prefix.startswith(ARROW_STREAM)  # Polars does not frame it; its schema is smaller than the footer
         schema = int.from_bytes(prefix[4:], "little") + 8 if framed else int.from_bytes(end[:4], "little")
         reader = ipc.open_file(pa.PythonFile(whole, mode="r"))
 
@@ -146,7 +146,7 @@ class _ArrowFile:
         self._file.seek(start)
         _check_size(end - start, self._name)
         data = read_up_to(self._file, end - start)
-        messages = ipc.MessageReader.open_stream(data[max(0, data.find(_CONTINUATION)) :])
+        messages = ipc.MessageReader.open_stream(data[max(0, data.find(ARROW_STREAM)) :])
         return any(message.type != "dictionary" for message in messages)
 
 

@@ -27,7 +27,7 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.base.units import DAY_US
 from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_pattern
-from dolmen.format.types import TextKind, type_of
+from dolmen.format.types import TextKind, text_bytes, type_of
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _MOST_DIGITS = 38
@@ -60,11 +60,6 @@ def may_be_tiny(data: bytes) -> bool:
     array = np.frombuffer(data, np.uint8)
     marks = np.flatnonzero((array[1:] == ord("-")) & (array[:-1] | _LOWER_CASE == ord("e"))) + 2
     return any(_SMALL_NUMBER.search(data[max(0, mark - _MARK_BYTES) : mark]) for mark in marks.tolist())
-
-
-def contains_kind(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
-    """Whether values of a type are of some kind, or hold such values at any depth."""
-    return bool(is_kind(kind)) or any(contains_kind(kind.field(n).type, is_kind) for n in range(kind.num_fields))
 
 
 def write_out_tiny(lines: bytes) -> bytes:
@@ -138,12 +133,7 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 
 def join_strings(strings: pa.Array) -> pa.Buffer:
     """The bytes of all strings, one after the other; none is NULL."""
-    _, offsets, data = strings.buffers()
-    if not data:
-        return pa.py_buffer(b"")
-    bounds = np.frombuffer(offsets, np.int32)
-    first = int(bounds[strings.offset])
-    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first)
+    return pa.py_buffer(text_bytes(strings)[0])
 
 
 def may_have(text: pa.Array, signs: bytes) -> bool:
@@ -153,13 +143,10 @@ def may_have(text: pa.Array, signs: bytes) -> bool:
 
 
 def _may_lack_minutes(text: pa.Array) -> bool:
-    """Whether the byte after the hour, in some text that is longer than a date, is not a colon."""
-    _, offsets, data = text.buffers()
-    if not data:
-        return False
-    bounds = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    """Whether the byte after the hour, in some text that is longer than a date, is no colon."""
+    data, bounds = text_bytes(text)
     starts = bounds[:-1][np.diff(bounds) > len("2025-01-31")]
-    after = np.frombuffer(data, np.uint8).take(starts + len("2025-01-31T13"), mode="clip")
+    after = data.take(starts + len("2025-01-31T13"), mode="clip")
     return bool((after != ord(":")).any())
 
 
@@ -407,8 +394,7 @@ def _write_as_iso(text: pa.Array, pattern: TimePattern, *, date: bool, clock: bo
     """
     if len(text) < _FEWEST_ALIGNED or text.null_count or pattern.directives - _NUMBERS:
         return None
-    _, offsets, data = text.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    data, bounds = text_bytes(text)
     width = int(bounds[1] - bounds[0])
     first = re.fullmatch(pattern.regex, text[0].as_py())
     if first is None or (np.diff(bounds) != width).any() or len(first[0].encode()) != len(first[0]):
@@ -416,7 +402,7 @@ def _write_as_iso(text: pa.Array, pattern: TimePattern, *, date: bool, clock: bo
     spans = {name: first.span(name) for name in pattern.directives}
     if any(end - begin != _FULL_DIGITS.get(name, end - begin) for name, (begin, end) in spans.items()):
         return None
-    rows = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].reshape(len(text), width)
+    rows = data.reshape(len(text), width)
     digits = {column for span in spans.values() for column in range(*span)}
     if any((rows[:, column] != rows[0, column]).any() for column in set(range(width)) - digits):
         return None  # another layout of as many characters

@@ -31,7 +31,7 @@ from dolmen.errors import InputError, ObjectNotFoundError, SchemaError, short_re
 from dolmen.format.column_terms import check_partition_columns, parse_partition_by
 from dolmen.format.ingest_properties import WRITTEN, format_names
 from dolmen.format.schema import Schema
-from dolmen.format.types import JsonKind, TextKind, type_of
+from dolmen.format.types import JsonKind, TextKind, contains_kind, type_of
 from dolmen.ingest.formats.cells import FIRST_DAY, LAST_DAY, join_strings
 from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.typed_batches import stored_schema
@@ -56,10 +56,7 @@ class TextError(Exception):
 
 def has_text(kind: pa.DataType) -> bool:
     """Whether values of a type can be written as text: maps cannot, at any depth."""
-    column_type = type_of(kind)
-    if column_type is None or column_type.text is None:
-        return False
-    return not t.is_nested(kind) or all(has_text(kind.field(index).type) for index in range(kind.num_fields))
+    return not contains_kind(kind, lambda each: (own := type_of(each)) is None or own.text is None)
 
 
 def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:
@@ -287,15 +284,15 @@ def export_folders(rows: pa.RecordBatchReader, directory: Path, partition_by: st
     partial, count = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.partial"), 0
     try:
         partial.mkdir()
-        with RowDivision(spec, rows.schema, DEFAULT, sys.maxsize, shared_runtime()) as division:
-            for partition, pieces in groupby(division.divide(rows), lambda piece: piece.partition):
-                assert partition is not None, "each partition has files of its own"
-                folder = partial / _folders(spec, partition)
-                folder.mkdir(parents=True, exist_ok=True)
-                tables = (pa.table(piece.columns, rows.schema).select(schema.names) for piece in pieces)
-                own = pa.RecordBatchReader.from_batches(schema, (each for one in tables for each in one.to_batches()))
-                with (folder / f"data-{len(list(folder.iterdir()))}.{format.kind}").open("xb") as target:
-                    count += _write(own, target, format)
+        division = RowDivision(spec, rows.schema, DEFAULT, sys.maxsize, shared_runtime())
+        for partition, pieces in groupby(division.divide(rows), lambda piece: piece.partition):
+            assert partition is not None, "each partition has files of its own"
+            folder = partial / _folders(spec, partition)
+            folder.mkdir(parents=True, exist_ok=True)
+            tables = (pa.table(piece.columns, rows.schema).select(schema.names) for piece in pieces)
+            own = pa.RecordBatchReader.from_batches(schema, (each for one in tables for each in one.to_batches()))
+            with (folder / f"data-{len(list(folder.iterdir()))}.{format.kind}").open("xb") as target:
+                count += _write(own, target, format)
         if directory.exists():
             directory.rmdir()
         partial.rename(directory)

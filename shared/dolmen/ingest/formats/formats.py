@@ -34,16 +34,11 @@ from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind, split_name
 from dolmen.format.schema import own_names, stored_type
 from dolmen.format.types import to_json, to_plain
-from dolmen.ingest.formats import (
-    arrow,
-    avro_reader,
-    csv_reader,
-    json_types,
-    jsonl,
-    orc_reader,
-    parquet_reader,
-    sheet_reader,
-)
+from dolmen.ingest.formats import arrow, orc_reader, parquet_reader
+from dolmen.ingest.formats.avro import avro_reader
+from dolmen.ingest.formats.delimited import csv_reader
+from dolmen.ingest.formats.json import json_types, jsonl
+from dolmen.ingest.formats.sheets import sheet_reader
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.formats.typed_batches import inferred_schema, name_columns, surveyed_schema
 from dolmen.ingest.formats.zip_archive import ZipArchive

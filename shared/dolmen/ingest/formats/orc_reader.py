@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,9 +17,10 @@ import pyarrow as pa
 from dolmen.base.units import GIB
 from dolmen.errors import InputError, LimitError
 from dolmen.format.parquet_footer import read_varint
+from dolmen.format.schema import same_names, same_names_problem
 from dolmen.ingest.formats.column_limits import BATCH_ROWS, width
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
-from dolmen.ingest.formats.typed_batches import check_schema, common_schema, conform_file
+from dolmen.ingest.formats.typed_batches import check_schema, conform_columns
 
 if TYPE_CHECKING:
     from pyarrow.orc import ORCFile
@@ -40,11 +42,8 @@ def own_schema(source: SourceFile) -> pa.Schema:
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as file:
-        own, columns = _own_schema(file, source), None
-        if source.options.ignore_extra:
-            columns = common_schema(own, schema, source.name).names
-            own = pa.schema([field for field in own if field.name in columns])
-        yield from conform_file(_batches(file, columns, source), own, source, schema, on_bad_row)
+        batches = partial(_batches, file, source)
+        yield from conform_columns(batches, _own_schema(file, source), source, schema, on_bad_row)
 
 
 def _own_schema(file: ORCFile, source: SourceFile) -> pa.Schema:
@@ -53,7 +52,7 @@ def _own_schema(file: ORCFile, source: SourceFile) -> pa.Schema:
         return check_schema(pa.schema(list(schema)), source.name, source.options.max_columns)
 
 
-def _batches(file: ORCFile, columns: list[str] | None, source: SourceFile) -> Iterator[pa.RecordBatch]:
+def _batches(file: ORCFile, source: SourceFile, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     """Yields the rows, a stripe at a time, and compares their number with the footer's."""
     name, schema = source.name, file.schema
     with source.report_damage("ORC", IndexError, OverflowError):
@@ -99,9 +98,8 @@ def _open(source: SourceFile) -> Iterator[ORCFile]:
                     f"file {source.name!r}: its rows are not records with named columns, or of a type that is not read "
                     f"({error}): write them as a column of a struct"
                 ) from None
-        if len({*names}) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"file {source.name!r}: column {twice!r} occurs twice")
+        if pair := same_names(names, names):
+            raise InputError(f"file {source.name!r}: {same_names_problem(pair)}")
         yield file
 
 

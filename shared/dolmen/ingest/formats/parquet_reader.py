@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import parquet
-from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
+from dolmen.format.types import change_children
 from dolmen.ingest.formats.column_limits import (
     BATCH_ROWS,
     BYTES_AT_ONCE,
@@ -27,9 +28,7 @@ from dolmen.ingest.formats.column_limits import (
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
 from dolmen.ingest.formats.typed_batches import (
     check_schema,
-    common_schema,
-    conform_file,
-    name_columns,
+    conform_columns,
 )
 
 _BUFFER_BYTES = MIB
@@ -59,24 +58,16 @@ def column_losses(source: SourceFile) -> Iterator[tuple[str, str]]:
 
 def _mark_intervals(kind: pa.DataType, flags: Iterator[bool]) -> pa.DataType:
     """The type with intervals where ``flags``, one for each column of Parquet, say so."""
-    if t.is_struct(kind):
-        return pa.struct([field.with_type(_mark_intervals(field.type, flags)) for field in kind])
-    if t.is_map(kind):
-        key = kind.key_field.with_type(_mark_intervals(kind.key_type, flags))
-        return pa.map_(key, kind.item_field.with_type(_mark_intervals(kind.item_type, flags)))
-    if kind.num_fields == 1:
-        return pa.list_(kind.value_field.with_type(_mark_intervals(kind.value_type, flags)))
+    if kind.num_fields:
+        return change_children(kind, lambda child: _mark_intervals(child, flags))
     return pa.month_day_nano_interval() if next(flags, False) else kind
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as file:
-        own, columns = _own_schema(file, source), None
-        if source.options.ignore_extra and name_columns(own, source).names == own.names:
-            columns = common_schema(own, schema, source.name).names
-            own = pa.schema([field for field in own if field.name in columns])
-        yield from conform_file(_batches(file, columns, source), own, source, schema, on_bad_row)
+        batches = partial(_batches, file, source)
+        yield from conform_columns(batches, _own_schema(file, source), source, schema, on_bad_row)
 
 
 def _own_schema(file: parquet.ParquetFile, source: SourceFile) -> pa.Schema:
@@ -88,7 +79,7 @@ def _report_damage(source: SourceFile) -> AbstractContextManager[None]:
     return source.report_damage("Parquet")
 
 
-def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: SourceFile) -> Iterator[pa.RecordBatch]:
+def _batches(file: parquet.ParquetFile, source: SourceFile, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     """Yields the rows, a few row groups at a time, and counts them.
 
     If a column chunk or a page states fewer values than its row group has rows, pyarrow ends the column there, or

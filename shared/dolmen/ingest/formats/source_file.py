@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from tempfile import TemporaryFile, gettempdir
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -16,8 +15,9 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base.runtime import shared_runtime
+from dolmen.base.temporary_files import explaining_full_disk
 from dolmen.base.units import GIB, MIB
-from dolmen.errors import InputError, LimitError, RowError
+from dolmen.errors import InputError, RowError
 from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import (
     FORMATS,
@@ -37,6 +37,7 @@ from dolmen.rows.write.conform import RowCheck, row_checks
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
+VALUE_COLUMN = "value"  # the only column of a file whose rows are no objects or records
 MAX_BYTES = 64 * GIB
 MAX_TEMPORARY_BYTES = 8 * GIB
 BLOCK_BYTES = 2 * MIB
@@ -163,16 +164,10 @@ class UnpackedFile:
 
 def _unpack(stream: ByteStream, target: BinaryIO, name: str) -> None:
     """Copies a stream to a temporary file, and rewinds it."""
-    try:
+    with explaining_full_disk(f"file {name!r} unpacks to more", "drop it uncompressed, or in parts"):
         while data := stream.read(_COPIED_BYTES):
             target.write(data)
         target.seek(0)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise
-        raise LimitError(  # a retry would not fit either
-            f"file {name!r} unpacks to more than fits into {gettempdir()}: drop it uncompressed, or in parts"
-        ) from error
 
 
 class Format(Struct, frozen=True):

@@ -15,16 +15,17 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from dolmen.base.records import replace
 from dolmen.base.units import KIB, MIB
 from dolmen.errors import InputError, RowError
 from dolmen.format.dialect import Encoding
+from dolmen.format.ingest_properties import Compression, FileKind
 
 MAX_RECORD_BYTES = 64 * MIB
 """The longest record. Without a limit, one unclosed quote would pull a whole file into memory."""
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW_BYTES = 64 * KIB
 _LF, _CR = b"\n\r"
 _NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
@@ -153,9 +154,9 @@ def blocks(
         data, ahead = ahead or read(block_bytes), b""
         last = not data
         if first:
-            while data and len(data) < len(_BYTE_ORDER_MARK) and (more := read(block_bytes)):
+            while data and len(data) < len(codecs.BOM_UTF8) and (more := read(block_bytes)):
                 data += more
-            data, first = data.removeprefix(_BYTE_ORDER_MARK), False
+            data, first = data.removeprefix(codecs.BOM_UTF8), False
         pending += data
         window = len(pending)  # bytes to search: few after a broken record, then increasingly many
         while pending:
@@ -212,17 +213,63 @@ def _line_end(data: bytes, start: int, last: bool) -> int:
     return feed or (len(data) if last else 0)
 
 
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh91AY&SY": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"PK\x03\x04": "zip",
-    b"PAR1": "Parquet",
-    b"ARROW1": "Arrow",
-    b"Obj\x01": "Avro",
-}
-_MAGIC_BYTES = max(map(len, _MAGIC))
+class Magic(Struct, frozen=True):
+    """The first bytes of files of some format, which is not text."""
+
+    start: bytes
+    what: str  # what such a file is, in messages
+    kind: FileKind | None = None
+    compression: Compression | None = None
+    advice: str = ""  # what to do with a file that is never read, and is neither text nor compressed
+    may_be_text: bool = False  # text may begin so: it is text if it has no zero bytes, and is of its encoding
+
+    @classmethod
+    def of(cls, data: bytes, *, whole: bool, encoding: Encoding = "utf-8") -> Magic | None:
+        """That of a file that begins with ``data``; None for text and anything unknown."""
+        found = next((each for each in MAGIC if data.startswith(each.start)), None)
+        may_be_text = found is not None and found.may_be_text and b"\0" not in data
+        return None if may_be_text and is_encoded(data, encoding, whole) else found
+
+
+ZIP, COMPOUND = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+ARROW_STREAM = b"\xff\xff\xff\xff"
+_UNPACK, _EXPORT = "unpack it, or compress it with gzip or Zstandard", "export its tables as CSV or Parquet"
+MAGIC = (
+    Magic(b"\x1f\x8b", "gzip data", compression="gzip"),
+    Magic(b"\x28\xb5\x2f\xfd", "zstd data", compression="zstd"),
+    Magic(b"BZh", "bzip2 data", compression="bz2", may_be_text=True),
+    Magic(b"\xfd7zXZ\x00", "xz data", advice=_UNPACK),
+    Magic(b"\x04\x22\x4d\x18", "LZ4 data", advice=_UNPACK),
+    Magic(b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", advice="unpack it, and give each file alone"),
+    Magic(b"Rar!\x1a\x07", "a RAR archive", advice="unpack it, and give each file alone"),
+    Magic(ZIP, "a zip archive (an Excel workbook is one)"),
+    Magic(b"PK\x05\x06", "an empty zip archive", advice="there is no file in it"),
+    Magic(b"PK\x07\x08", "a zip archive in several parts", advice="join them"),
+    Magic(COMPOUND, "an old Office file such as .xls"),
+    Magic(b"PAR1", "a Parquet file", "parquet", may_be_text=True),
+    Magic(b"ARROW1", "an Arrow file", "arrow"),
+    Magic(b"FEA1", "a Feather file of version 1", "arrow"),  # which the reader refuses by name
+    Magic(b"Obj\x01", "an Avro file", "avro"),
+    Magic(b"ORC", "an ORC file", "orc", may_be_text=True),
+    Magic(b"SQLite format 3\x00", "a SQLite database", advice=_EXPORT),
+    Magic(b"\x89HDF\r\n\x1a\n", "an HDF5 file", advice="write its tables as Parquet"),
+    Magic(b"\x93NUMPY", "a NumPy array"),
+    Magic(b"%PDF-", "a PDF file", advice="export its tables as CSV"),
+    Magic(b"{\\rtf", "an RTF file"),
+    Magic(b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    Magic(b"\xff\xd8\xff", "a JPEG image"),
+    Magic(b"GIF8", "a GIF image", may_be_text=True),
+    Magic(b"RIFF", "a RIFF file, such as sound or an image", may_be_text=True),
+    Magic(b"\x7fELF", "a program"),
+    Magic(b"MZ\x90", "a program"),
+    Magic(b"\xca\xfe\xba\xbe", "a Java class"),
+    Magic(b"$FL2", "an SPSS file", may_be_text=True),
+    Magic(b"$FL3", "an SPSS file", may_be_text=True),
+    Magic(b"<stata_dta>", "a Stata file"),
+    Magic(b"RDX2\n", "R data", may_be_text=True),
+    Magic(b"RDX3\n", "R data", may_be_text=True),
+)
+_MAGIC_BYTES = max(len(each.start) for each in MAGIC)
 MARKS: dict[bytes, Encoding] = {
     codecs.BOM_UTF32_LE: "utf-32le",  # begins as that of UTF-16 does
     codecs.BOM_UTF32_BE: "utf-32be",
@@ -231,6 +278,15 @@ MARKS: dict[bytes, Encoding] = {
     codecs.BOM_UTF8: "utf-8",
 }
 """Byte order marks, and the encodings that begin with them."""
+
+
+def is_encoded(sample: bytes, encoding: str, whole: bool) -> bool:
+    """Whether bytes are text of an encoding; unless it is the ``whole`` text, its last character may be cut."""
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(sample, whole)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def undecodable_reason(error: UnicodeDecodeError) -> str:
@@ -264,9 +320,8 @@ class TextStream:
         data = b""
         while len(data) < _MAGIC_BYTES and (more := self._read(max(size, _MAGIC_BYTES))):
             data += more
-        for magic, kind in _MAGIC.items():
-            if data.startswith(magic):
-                raise InputError(f"file {self._name!r} holds {kind} data, not what its name says: rename it")
+        if magic := Magic.of(data, whole=False, encoding=self._encoding):
+            raise InputError(f"file {self._name!r} is {magic.what}, not what its name says: rename it")
         encoding = self._own_encoding(data)
         if encoding == "utf-8":
             return data

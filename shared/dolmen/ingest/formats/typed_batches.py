@@ -18,7 +18,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,18 @@ from pyarrow import types as t
 
 from dolmen.base import pc
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
-from dolmen.format.schema import is_nested, number_names, own_names, plain_type, stored_type
+from dolmen.format.schema import (
+    NUMBER_THEM,
+    is_nested,
+    no_common_column,
+    number_names,
+    own_names,
+    plain_type,
+    same_names,
+    same_names_problem,
+    stored_type,
+)
+from dolmen.format.types import null_mask
 from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_columns, count_columns, rows_at_once, width
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.zip_archive import too_many_bytes
@@ -93,7 +104,7 @@ def _replace(array: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
         return array
     if t.is_union(array.type):
         return _replace_union(array, kind, what)
-    mask = array.is_null() if array.null_count else None
+    mask = null_mask(array)
     if t.is_string(kind):
         return pc.if_else(array.is_valid(), pa.scalar("{}"), pa.scalar(None, pa.string()))
     if t.is_struct(kind):
@@ -147,7 +158,6 @@ def _check_copy(array: pa.Array, what: str) -> None:
 
 
 MOST_DIGITS = 38
-_NUMBER_THEM = "ingest_names: number gives such columns names (column_3, name_2)"
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
@@ -206,12 +216,10 @@ def name_columns(own: pa.Schema, source: SourceFile) -> pa.Schema:
 def inferred_schema(own: pa.Schema, source: SourceFile) -> pa.Schema:
     """The stored types of a file's columns. Raises SchemaError, which says how to declare a column for its values."""
     schema, name = name_columns(own, source), source.name
-    for number, (given, unique) in enumerate(zip(schema.names, number_names(schema.names), strict=True), 1):
-        if given != unique and (not given or given.strip()):
-            problem = f"column {given!r} is there twice" if given else f"column {number} has no name"
-            if given and schema.names.count(given) == 1:
-                problem = f"column {given!r} differs from another in case only"
-            raise SchemaError(f"file {name!r}: {problem}; {_NUMBER_THEM}", column=given or None)
+    if "" in schema.names:
+        raise SchemaError(f"file {name!r}: column {schema.names.index('') + 1} has no name; {NUMBER_THEM}")
+    if pair := same_names(given for given in schema.names if given.strip()):
+        raise SchemaError(f"file {name!r}: {same_names_problem(pair)}; {NUMBER_THEM}", column=pair[0])
     for field in schema:
         if t.is_interval(plain_type(field.type)):
             raise SchemaError(
@@ -277,6 +285,21 @@ def conform_file(
         row += batch.num_rows
 
 
+def conform_columns(
+    batches: Callable[[list[str] | None], Iterator[pa.RecordBatch]],
+    own: pa.Schema,
+    source: SourceFile,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow | None,
+) -> Iterator[pa.RecordBatch]:
+    """``conform_file`` for a file of which ``batches`` reads only the columns that are needed; None for all."""
+    columns = None
+    if source.options.ignore_extra and name_columns(own, source).names == own.names:
+        columns = common_schema(own, schema, source.name).names
+        own = pa.schema([field for field in own if field.name in columns])
+    yield from conform_file(batches(columns), own, source, schema, on_bad_row)
+
+
 def check_schema(schema: pa.Schema, name: str, max_columns: int) -> pa.Schema:
     """The schema itself. Raises InputError if it is damaged: Arrow does not check it, and may crash; LimitError."""
     check_columns(count_columns(schema, max_columns), max_columns, name)
@@ -304,7 +327,7 @@ def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
     """A file's columns, and the fields in them, without those the table lacks. Raises SchemaError if none remain."""
     kept = _common_fields(source, schema)
     if not kept:
-        raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(schema.names)}")
+        raise no_common_column(f"file {name!r}", schema.names)
     return pa.schema(kept)
 
 

@@ -1,294 +1,245 @@
-"""Decides how the values of a CSV file are written, from what all of its columns prove.
+"""Collects what the cells of one column prove about its values: numbers, Booleans, times and NULL.
 
-One dialect holds for the whole file. What a column does not prove, or what contradicts another column, stays text, and
-a note says so:
-
-- **Numbers** of all columns have one decimal mark and one separator of groups. `1,5` proves that the comma is the
-  decimal mark, `1,234,567` that it separates groups; `1,234` proves nothing, and follows the other columns. If columns
-  contradict each other, those with a decimal point are numbers. Without any proof `1.234` has a decimal point.
-- **Booleans**: both texts of a pair, and nothing else.
-- **Times**: each column proves its own pattern (see ``time_evidence``).
-- **NULL**: a text such as `NA` is NULL if without it columns would not have their types, and no column has it as a
-  value: else the columns that need it stay text. A column with nothing else has no value.
+``ColumnEvidence`` sees the cells block by block. What it keeps is bounded, and depends neither on the order of the
+blocks nor on where they are cut. ``NumberEvidence`` keeps the notations in which all cells are numbers: one is out as
+soon as a cell is no number in it. Cells without a mark are the same number in all notations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from msgspec import Struct
 
+from dolmen.base import pc
 from dolmen.base.records import replace
-from dolmen.errors import short_repr
-from dolmen.format.dialect import MAX_PATTERNS, THOUSANDS, Decimal, Dialect
-from dolmen.ingest.formats.cell_notation import NumberNotation
-from dolmen.ingest.formats.infer import TextShape
-from dolmen.ingest.inference.cell_evidence import NAN_TEXTS, PAIRS, ColumnEvidence
-from dolmen.ingest.inference.time_evidence import TimeReading
+from dolmen.format.dialect import STRICT, THOUSANDS, Decimal, Dialect
+from dolmen.format.types import text_bytes
+from dolmen.ingest.formats.cell_notation import PLAIN_NUMBERS, CellNotation, NumberNotation
+from dolmen.ingest.formats.cells import join_strings
+from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, non_blank, shape_of_marked_numbers, shape_of_text
+from dolmen.ingest.inference.time_evidence import TimeEvidence
 
-__all__ = ["ColumnEvidence", "Values", "decide"]
-
-_SURE = frozenset({"bool", "date", "timestamp", "zoned"})
-_SIGNS_OF_BOTH = frozenset({".", ","})
-
-
-class Values(Struct, frozen=True):
-    """The notation of a file's values, and the types of its columns."""
-
-    dialect: Dialect  # with what the columns prove
-    schema: pa.Schema  # the types of the columns in this dialect
-    # columns that stay text although they look like something else, and assumptions: a sentence each, for people
-    notes: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()  # the content of the file that columns of these types do not hold
+NUMERIC = frozenset({"integer", "special", "float"})
+NOTATIONS = tuple(
+    NumberNotation(mark, other) for mark in get_args(Decimal) for other in (None, *THOUSANDS) if other != mark
+)
+_MAY_BE_NUMBER = re.compile(r"[+-]?[0-9.,'_ \u00a0\u202f]+(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity|nan)")
+_FOUR_DIGITS = 1000
+_SURE_SIGNS = {",", "'"}
+"""Lists of codes and telephone numbers are not written with these: a single number of several groups is one."""
 
 
-def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, known: Mapping[str, Any]) -> Values:
-    """Chooses how the values of a file are written.
+@dataclass(slots=True)
+class Reading:
+    """The cells with marks of a column, as numbers of one notation.
 
     Args:
-        columns: the evidence of each column, by its name, in the order of the file.
-        dialect: in which the cells were found. What ``known`` does not name in it is decided here.
-        known: attributes of the dialect that the user set.
-    """
-    texts: dict[str, str] = {}
-    while True:
-        choice = _Choice(columns, dialect, known, texts)
-        contradictions = _null_contradictions(choice)
-        if not contradictions:
-            return choice.values()
-        texts |= contradictions
-
-
-class _Choice:
-    """The types of the columns and their dialect, if the columns ``texts`` stay text (by name: the note that says why).
-
-    ``types`` has the columns that are not text.
+        grouped: whether some number has groups.
+        short: whether some number begins with a group of less than three digits.
+        beside: whether some number has groups and decimal places.
+        fewest, most: how many separators of groups a cell with a mark has.
     """
 
-    def __init__(
-        self,
-        columns: Mapping[str, ColumnEvidence],
-        dialect: Dialect,
-        known: Mapping[str, Any],
-        texts: Mapping[str, str],
-    ) -> None:
-        self.columns, self.dialect, self.known = columns, dialect, known
-        self.notes: dict[str, str] = dict(texts)
-        self.types: dict[str, pa.DataType] = {}
-        self.numbers: set[str] = set()
-        open_columns = {name: one for name, one in columns.items() if name not in texts and not one.is_empty}
-        self.types |= {name: one.shape.arrow_type for name, one in open_columns.items() if one.shape.kind in _SURE}
-        open_columns = {name: one for name, one in open_columns.items() if name not in self.types}
-        self._notation = self._choose_notation(open_columns)
-        self._booleans = self._choose_booleans(open_columns)
-        self._patterns = self._choose_patterns(open_columns)
+    shape: TextShape = NOTHING
+    grouped: bool = False
+    short: bool = False
+    beside: bool = False
+    fewest: int = 1 << 30
+    most: int = 0
+
+
+class NumberEvidence:
+    """The notations of numbers that the cells of one column leave possible."""
+
+    def __init__(self) -> None:
+        self.readings: dict[NumberNotation, Reading] = {notation: Reading() for notation in NOTATIONS}
+        self._plain: TextShape = NOTHING
+        self._ungrouped = False
+
+    def observe(self, text: pa.Array, shape: TextShape | None) -> None:
+        """Adds cells: trimmed, none blank. ``shape``: theirs as plain numbers, if it is known."""
+        if not self.readings:
+            return
+        is_plain = shape is not None and shape.kind in NUMERIC
+        if not (is_plain or _MAY_BE_NUMBER.fullmatch(text[0].as_py())):
+            self.readings = {}
+            return
+        if is_plain:
+            assert shape is not None
+            marks = {"."} if shape.decimals not in (0, None) else set()
+        else:
+            data = join_strings(text).to_pybytes()
+            marks = {mark for mark in THOUSANDS if mark.encode() in data}
+        if marks:
+            self._observe_marked(text, marks, shape if is_plain else None)
+        else:
+            plain = shape if is_plain else shape_of_marked_numbers(text)
+            if plain is None or plain.kind not in NUMERIC:
+                self.readings = {}
+                return
+            self._plain = self._plain.join(plain)
+            for reading in self.readings.values():
+                reading.fewest = 0
+        self._find_ungrouped(text, shape if is_plain else None)
+
+    def _find_ungrouped(self, text: pa.Array, shape: TextShape | None) -> None:
+        if self._ungrouped or not self.readings:
+            return
+        if shape is not None and shape.kind == "integer":
+            self._ungrouped = max(-shape.low, shape.high) >= _FOUR_DIGITS
+        else:
+            self._ungrouped = bool(pc.any(pc.match_substring_regex(text, "^[+-]?[0-9]{4}")).as_py())
+
+    def _observe_marked(self, text: pa.Array, marks: set[str], plain: TextShape | None) -> None:
+        shapes: dict[tuple[bool, str | None], TextShape | None] = {}
+        for notation in list(self.readings):
+            decimal, thousands = notation.decimal, notation.thousands
+            if not marks <= {decimal, thousands}:
+                del self.readings[notation]
+                continue
+            there = NumberNotation(decimal, thousands if thousands in marks else None)
+            key = (decimal in marks, there.thousands)
+            if key not in shapes:
+                is_known = there == PLAIN_NUMBERS and plain is not None
+                shapes[key] = plain if is_known else shape_of_marked_numbers(text, there)
+            shape, reading = shapes[key], self.readings[notation]
+            if shape is None or shape.kind not in NUMERIC:
+                del self.readings[notation]
+                continue
+            reading.shape = reading.shape.join(shape)
+            if there.thousands is None:
+                reading.fewest = 0
+            else:
+                _add_groups(reading, text, notation)
+
+    def shape(self, notation: NumberNotation) -> TextShape | None:
+        """The shape of the whole column as numbers of a notation; None if they are none."""
+        reading = self.readings.get(notation)
+        if reading is None:
+            return None
+        shape = self._plain.join(reading.shape)
+        return replace(shape, grouped=reading.grouped, ungrouped=self._ungrouped)
+
+    def is_proven(self, notation: NumberNotation, *, is_known: bool) -> bool:
+        """Whether what separates groups in this notation is sure to do so: codes may look the same.
+
+        ``is_known``: it does in other columns.
+        """
+        reading = self.readings[notation]
+        is_sure = is_known or notation.thousands in _SURE_SIGNS or reading.fewest < reading.most
+        return not reading.grouped or reading.beside or (reading.short and is_sure)
+
+
+def _add_groups(reading: Reading, text: pa.Array, notation: NumberNotation) -> None:
+    assert notation.thousands is not None
+    counts = pc.count_substring(text, notation.thousands)
+    ends = pc.min_max(counts)
+    reading.grouped = True
+    reading.fewest = min(reading.fewest, ends["min"].as_py())
+    reading.most = max(reading.most, ends["max"].as_py())
+    separator, point = re.escape(notation.thousands), re.escape(notation.decimal)
+    if not reading.short:
+        reading.short = bool(pc.any(pc.match_substring_regex(text, f"^[+-]?[0-9]{{1,2}}{separator}")).as_py())
+    if not reading.beside:
+        reading.beside = bool(pc.any(pc.match_substring_regex(text, f"{separator}[0-9]{{3}}{point}")).as_py())
+
+
+NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N", "-", "nan", "NaN")
+"""Texts that often stand for NULL."""
+NAN_TEXTS = frozenset({"nan", "NaN"})  # those that are values of numbers
+PAIRS = (("yes", "no"), ("y", "n"), ("t", "f"), ("on", "off"))
+_WORDS = frozenset(word for pair in PAIRS for word in pair)
+_MAX_WORD = max(map(len, _WORDS))
+_WORD_ARRAY, _NULLS = pa.array(sorted(_WORDS)), pa.array(NULL_TEXTS)
+
+
+def _longest_by_first_byte() -> npt.NDArray[np.int32]:
+    longest = np.zeros(256, np.int32)
+    for text in NULL_TEXTS:
+        longest[ord(text[0])] = max(longest[ord(text[0])], len(text))
+    return longest
+
+
+_LONGEST = _longest_by_first_byte()
+
+
+class ColumnEvidence:
+    """The types and notations that the cells of one column leave possible.
+
+    Args:
+        dialect: how its cells are known to be written; by default the strict one.
+    """
+
+    def __init__(self, dialect: Dialect = STRICT) -> None:
+        self._notation = CellNotation.of(dialect)
+        self.nulls: set[str] = set()
+        self.shape: TextShape = NOTHING
+        self.words: set[str] | None = set()
+        self.numbers = NumberEvidence()
+        self.times = TimeEvidence()
+
+    def observe(self, cells: pa.Array) -> None:
+        """Adds the text of cells, NULL where there is none. A header has names, not cells."""
+        cells = self._take_nulls(cells)
+        if self.is_text or not len(text := non_blank(cells)):
+            return
+        shape = None
+        if self.shape != TEXT:
+            shape = shape_of_text(text, self._notation)
+            self.shape = self.shape.join(shape)
+        if shape is not None and shape.kind not in (*NUMERIC, "text"):
+            self.words, self.numbers.readings = None, {}
+            self.times.observe_iso(shape.kind)
+            return
+        self.numbers.observe(text, shape if self._notation.numbers is None else None)
+        if shape is not None and shape != TEXT:
+            self.words = None
+            self.times.observe_iso(shape.kind)
+            return
+        self.times.observe(text)
+        self._observe_words(text)
 
     @property
-    def nulls(self) -> set[str]:
-        """The texts that columns need to be NULL."""
-        return {text for name in self.types for text in self.null_texts(name)}
+    def is_text(self) -> bool:
+        """Whether no other type can hold the values."""
+        return self.shape == TEXT and not self.numbers.readings and self.words is None and self.times.is_out
 
-    def null_texts(self, name: str) -> set[str]:
-        """The texts that a column needs to be NULL."""
-        return self.columns[name].nulls - (NAN_TEXTS if name in self.numbers else set())
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no values, except perhaps texts for NULL."""
+        return self.shape == NOTHING
 
-    def values(self) -> Values:
-        dialect = replace(
-            self.dialect,
-            decimal=self._notation.decimal,
-            thousands=self._notation.thousands,
-            booleans=self.dialect.booleans + self._booleans,
-            timestamp_formats=self.dialect.timestamp_formats + self._patterns,
-            nulls=(*self.dialect.nulls, *sorted(self.nulls - set(self.dialect.nulls))),
-        )
-        schema = pa.schema([(name, self.types.get(name, pa.string())) for name in self.columns])
-        notes = [self.notes[name] for name in self.columns if name in self.notes]
-        for name, column in self.columns.items():
-            if column.is_empty and column.nulls & self.nulls:
-                notes.append(f"column {short_repr(name)} has nothing but {_words(column.nulls)}, which is NULL")
-        return Values(dialect, schema, tuple(notes))
+    def _take_nulls(self, cells: pa.Array) -> pa.Array:
+        """The cells without those that may stand for NULL, which are noted."""
+        data, bounds = text_bytes(cells)
+        if not len(data):
+            return cells
+        firsts = data.take(bounds[:-1], mode="clip")
+        lengths = np.diff(bounds)
+        suspects = np.flatnonzero((lengths <= _LONGEST[firsts]) & (lengths > 0))
+        if not len(suspects):
+            return cells
+        texts = cells.take(pa.array(suspects))
+        are_nulls = pc.is_in(texts, _NULLS)
+        if not pc.any(are_nulls).as_py():
+            return cells
+        self.nulls.update(pc.unique(texts.filter(are_nulls)).to_pylist())
+        if self.is_text:
+            return cells
+        others = np.ones(len(cells), np.bool_)
+        others[suspects[np.asarray(are_nulls)]] = False
+        return cells.filter(pa.array(others))
 
-    def _stay_text(self, name: str, why: str) -> None:
-        self.notes[name] = f"column {short_repr(name)} stays text: {why}"
-
-    # -- numbers
-
-    def _choose_notation(self, columns: Mapping[str, ColumnEvidence]) -> NumberNotation:
-        """Chooses how numbers are written, and sets the types of their columns."""
-        plain = NumberNotation(self.dialect.decimal, self.dialect.thousands)
-        usable = {name: ways for name, one in columns.items() if (ways := self._usable_notations(one))}
-        marked = {name: ways for name, ways in usable.items() if plain not in ways}
-        decimal, is_proven = self._choose_decimal(columns, usable)
-        if not is_proven:  # a sign that seems to group digits might be the decimal mark
-            marked = {
-                name: [one for one in ways if one.thousands not in _SIGNS_OF_BOTH] for name, ways in marked.items()
-            }
-        votes: dict[str, int] = {}
-        for ways in marked.values():
-            separators = {one.thousands for one in ways if one.decimal == decimal}
-            for separator in separators if None not in separators else ():
-                if separator is not None:
-                    votes[separator] = votes.get(separator, 0) + 1
-        thousands = max(votes, key=lambda one: (votes[one], -THOUSANDS.index(one)), default=plain.thousands)
-        notation = NumberNotation(decimal, None if thousands == decimal else thousands)
-        is_known = thousands in votes or "thousands" in self.known
-        for name, one in columns.items():
-            is_doubtful = not is_proven and name in marked and notation not in marked[name]
-            if not is_doubtful and (kind := self._type(one, notation, is_known=is_known)) is not None:
-                self.types[name] = kind
-                self.numbers.add(name)
-        for name, one in columns.items():
-            if name not in self.types:
-                self._note_numbers(name, one, usable.get(name, []), decimal, is_proven)
-        return notation
-
-    def _usable_notations(self, column: ColumnEvidence) -> list[NumberNotation]:
-        """The notations in which all cells of a column are sure to be numbers of one type."""
-        return [one for one in self._possible_notations(column) if self._type(column, one, is_known=False) is not None]
-
-    def _possible_notations(self, column: ColumnEvidence) -> list[NumberNotation]:
-        return [
-            notation
-            for notation in column.numbers.readings
-            if ("decimal" not in self.known or notation.decimal == self.dialect.decimal)
-            and ("thousands" not in self.known or notation.thousands == self.dialect.thousands)
-        ]
-
-    @staticmethod
-    def _type(column: ColumnEvidence, notation: NumberNotation, *, is_known: bool) -> pa.DataType | None:
-        """The type of a column as numbers; None if it is no such type, or may be codes."""
-        shape = column.numbers.shape(notation)
-        if shape is None or not column.numbers.is_proven(notation, is_known=is_known):
-            return None
-        kind = (shape.join(TextShape("special")) if column.nulls & NAN_TEXTS else shape).arrow_type
-        return None if pa.types.is_string(kind) else kind
-
-    def _choose_decimal(
-        self, columns: Mapping[str, ColumnEvidence], usable: Mapping[str, list[NumberNotation]]
-    ) -> tuple[Decimal, bool]:
-        """The decimal mark, and whether a column proves it, or the user gave it."""
-        proofs = set()
-        for name in usable:
-            marks = {one.decimal for one in self._possible_notations(columns[name])}
-            proofs |= marks if len(marks) == 1 else set()
-        if "decimal" in self.known or len(proofs) != 1:
-            return self.dialect.decimal, "decimal" in self.known or bool(proofs)
-        return proofs.pop(), True
-
-    def _note_numbers(
-        self, name: str, column: ColumnEvidence, ways: list[NumberNotation], decimal: Decimal, is_proven: bool
-    ) -> None:
-        if not ways:
-            if any(
-                one.grouped and not column.numbers.is_proven(way, is_known=False)
-                for way, one in column.numbers.readings.items()
-            ):
-                self._stay_text(name, "its digits are in groups of three, but so are those of codes")
+    def _observe_words(self, text: pa.Array) -> None:
+        if self.words is None:
             return
-        marks = {one.decimal for one in self._possible_notations(column)}
-        if len(marks) > 1 and (
-            not is_proven or decimal not in marks or _SIGNS_OF_BOTH & {one.thousands for one in ways}
-        ):
-            self._stay_text(name, "'.' or ',' in it may be the decimal mark, or separate groups of three digits")
-        elif decimal not in marks:
-            other = marks.pop()
-            self._stay_text(name, f"{other!r} is the decimal mark in it, but {decimal!r} in other columns")
-        else:
-            signs = {one.thousands for one in ways if one.decimal == decimal} - {None}
-            self._stay_text(
-                name, f"{_words(map(str, signs))} separates groups of digits in it, but not in other columns"
-            )
-
-    # -- Booleans
-
-    def _choose_booleans(self, columns: Mapping[str, ColumnEvidence]) -> tuple[tuple[str, str], ...]:
-        found = []
-        own_pairs = {(true.lower(), false.lower()) for true, false in self.dialect.booleans}
-        for pair in PAIRS:
-            names = [name for name, one in columns.items() if name not in self.types and one.words == set(pair)]
-            if names and (pair in own_pairs or "booleans" not in self.known):
-                self.types |= dict.fromkeys(names, pa.bool_())
-                found += [pair] if pair not in own_pairs else []
-        return tuple(found)
-
-    # -- times
-
-    def _choose_patterns(self, columns: Mapping[str, ColumnEvidence]) -> tuple[str, ...]:
-        found: dict[str, list[str]] = {}
-        proven: dict[str, TimeReading] = {}
-        for name, column in columns.items():
-            readings = [] if name in self.types else self._time_readings(column)
-            if len(readings) == 1:
-                proven[name] = readings[0]
-                found.setdefault(readings[0].pattern, []).append(name)
-            elif readings:
-                ways = " or ".join(one.pattern for one in readings)
-                self._stay_text(name, f"it may be written as in {ways}: no value proves which")
-        known = self.dialect.timestamp_formats
-        taken: list[str] = []
-        for pattern, names in found.items():
-            others = [one for one in (*found, *known) if one != pattern and _looks_like(one) == _looks_like(pattern)]
-            is_new = bool(pattern) and pattern not in known
-            if others:
-                why = f"it is written as in {pattern}, but another column as in {others[0]}"
-            elif is_new and len(known) + len(taken) == MAX_PATTERNS:
-                why = f"it is written as in {pattern}, but a table has at most {MAX_PATTERNS} time formats"
-            else:
-                taken += [pattern] if is_new else []
-                for name in names:
-                    self.types[name] = proven[name].target
-                    if not pattern:
-                        self.notes[name] = f"column {short_repr(name)}: hours and minutes are times of day"
-                    if "%y" in pattern:
-                        self.notes[name] = f"column {short_repr(name)}: two-digit years are those of 1969 to 2068"
-                continue
-            for name in names:
-                self._stay_text(name, why)
-        return tuple(taken)
-
-    def _time_readings(self, column: ColumnEvidence) -> list[TimeReading]:
-        """The patterns that a column may be written in; none if some cell is no value."""
-        readings = column.times.readings
-        if "timestamp_formats" in self.known:
-            readings = [one for one in readings if one.pattern in ("", *self.dialect.timestamp_formats)]
-        there = {one.pattern for one in readings}
-        readings = [one for one in readings if "%B" not in one.pattern or one.pattern.replace("%B", "%b") not in there]
-        return readings if all(one.holds for one in readings) else []
-
-
-def _looks_like(pattern: str) -> str:
-    """The same for patterns that the same text may match, as another day."""
-    return re.sub("%[dmy]", "%d", pattern)
-
-
-def _words(texts: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(texts)))
-
-
-def _null_contradictions(choice: _Choice) -> dict[str, str]:
-    """The columns that stay text because a text is NULL in them that is a value elsewhere, each with a note."""
-    holders: dict[str, str] = {}
-    for name, column in choice.columns.items():
-        values = (
-            column.nulls if name not in choice.types and not column.is_empty else column.nulls - choice.null_texts(name)
-        )
-        for text in values:
-            holders.setdefault(text, name)
-    contradictions: dict[str, str] = {}
-    for name, kind in choice.types.items():
-        for text in sorted(choice.null_texts(name)):
-            why = ""
-            if text in choice.dialect.nulls:
-                why = f"{text!r} is in quotes, and so not NULL"
-            elif "nulls" in choice.known:
-                why = f"{text!r} is not given as NULL"
-            elif text in holders:
-                why = f"column {short_repr(holders[text])} has {text!r} as a value"
-            if why:
-                contradictions.setdefault(
-                    name, f"column {short_repr(name)} stays text: it would be {kind} with {text!r} as NULL, but {why}"
-                )
-    return contradictions
+        if text[0].as_py().lower() not in _WORDS or pc.max(pc.binary_length(text)).as_py() > _MAX_WORD:
+            self.words = None
+            return
+        words = pc.unique(pc.ascii_lower(text))
+        self.words = self.words | set(words.to_pylist()) if pc.all(pc.is_in(words, _WORD_ARRAY)).as_py() else None

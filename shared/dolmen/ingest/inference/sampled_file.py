@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import io
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import FORMATS, Compression, FileKind, split_name
 from dolmen.format.schema import number_names
-from dolmen.ingest.formats import csv_reader, formats, json_types, parquet_reader
+from dolmen.ingest.formats import formats, parquet_reader
+from dolmen.ingest.formats.delimited import csv_reader
+from dolmen.ingest.formats.json import json_types
 from dolmen.ingest.formats.source_file import (
     Format,
     OnBadRow,
@@ -32,13 +35,14 @@ from dolmen.ingest.formats.source_file import (
 )
 from dolmen.ingest.formats.typed_batches import name_columns
 from dolmen.ingest.inference.candidate import Candidate, describe, format_name
-from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
-from dolmen.ingest.inference.sniff_container import compression_of, sniff_container
-from dolmen.ingest.inference.sniff_delimited import sniff_delimited
-from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
-from dolmen.ingest.inference.sniff_json import sniff_json
-from dolmen.ingest.inference.sniff_sheet import infer_sheet, sniff_sheet
+from dolmen.ingest.inference.column_evidence import ColumnEvidence
+from dolmen.ingest.inference.sniff.container import compression_of, sniff_container
+from dolmen.ingest.inference.sniff.delimited import sniff_delimited
+from dolmen.ingest.inference.sniff.encoding import encoding_note, sniff_encoding
+from dolmen.ingest.inference.sniff.json_shape import sniff_json
+from dolmen.ingest.inference.sniff.sheet import infer_sheet, sniff_sheet
 from dolmen.ingest.inference.typed_losses import may_not_fit, typed_losses
+from dolmen.ingest.inference.value_decision import Values, decide
 
 SAMPLE_BYTES = MIB
 _HEAD_BYTES = 4 * KIB
@@ -124,7 +128,7 @@ class SampledFile:
         note = None if "encoding" in self.known else encoding_note(encoding)
         text = _to_utf8(self.sample, encoding, self.whole)
         kind, found = self.kind, list[Candidate]()
-        begins_like_json = text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")
+        begins_like_json = text.lstrip(BOM_UTF8 + b" \t\r\n\x1e")[:1] in (b"{", b"[")
         if "jsonl" in (kind, named if kind is None else None) or (kind is None and begins_like_json):
             found += sniff_json(text, whole=self.whole, known=self.known)
         if not found and "jsonl" in (kind, named if kind is None else None):

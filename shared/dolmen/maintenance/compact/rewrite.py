@@ -8,13 +8,10 @@ merged in the same way, with at most one batch of each run in memory.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,6 +21,7 @@ from msgspec import Struct
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.base.runtime import Runtime, cached_property
+from dolmen.base.temporary_files import BatchFile
 from dolmen.commit.head import Context
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
@@ -342,47 +340,49 @@ class Sorter:
 
     def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """Yields the rows in order. Each item is a batch with a lower bound of its own and all later keys, or None."""
-        with ExitStack() as stack:
-            runs: list[_SortedRun] = []
-            buffered: list[pa.RecordBatch] = []
-            size = 0
-            for bound, batch in items:
-                if buffered and size + batch.nbytes > self._most_bytes:
-                    rows = self._sort(buffered)
-                    if not runs and bound is not None:  # otherwise rows of the runs come first
-                        count = self._count_ready(rows, bound)
-                        yield from rows.slice(0, count).to_batches()
-                        rows = _copy_rest(rows, count)
-                    if rows.nbytes > self._most_bytes // 2:
-                        runs = self._spill(rows.to_batches(), runs, stack)
-                        rows = rows.slice(0, 0)
-                    buffered, size = rows.to_batches(), rows.nbytes
-                    del rows
-                buffered.append(batch)
-                size += batch.nbytes
-            if buffered and not runs:
-                yield from self._sort(buffered).to_batches()
-            elif runs:
-                runs = self._spill(self._sort(buffered).to_batches(), runs, stack)
-                buffered.clear()
-                yield from self._merge(runs)
+        runs: list[_SortedRun] = []
+        buffered: list[pa.RecordBatch] = []
+        size = 0
+        for bound, batch in items:
+            if buffered and size + batch.nbytes > self._most_bytes:
+                rows = self._sort(buffered)
+                if not runs and bound is not None:  # otherwise rows of the runs come first
+                    count = self._count_ready(rows, bound)
+                    yield from rows.slice(0, count).to_batches()
+                    rows = _copy_rest(rows, count)
+                if rows.nbytes > self._most_bytes // 2:
+                    self._spill(rows.to_batches(), runs)
+                    rows = rows.slice(0, 0)
+                buffered, size = rows.to_batches(), rows.nbytes
+                del rows
+            buffered.append(batch)
+            size += batch.nbytes
+        if buffered and not runs:
+            yield from self._sort(buffered).to_batches()
+        elif runs:
+            self._spill(self._sort(buffered).to_batches(), runs)
+            buffered.clear()
+            yield from self._merge(runs)
 
-    def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun], stack: ExitStack) -> list[_SortedRun]:
-        """Returns the runs and a new one. Merges them into one first if one more would be too many to merge at once."""
+    def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun]) -> None:
+        """Adds a run. Merges them into one first if one more would be too many to merge at once."""
         if len(runs) == FAN_IN:
-            merged = self._write(self._merge(runs), stack)
-            for run in runs:
-                run.remove()
-            runs = [merged]
-        return [*runs, self._write(batches, stack)]
+            runs[:] = [self._write(self._merge(runs))]
+        runs.append(self._write(batches))
 
-    def _write(self, batches: Iterable[pa.RecordBatch], stack: ExitStack) -> _SortedRun:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-", dir=self._directory))
-        run = _SortedRun.write(
-            Path(directory) / "run.arrow", batches, self._schema, self._key, self._most_bytes // (2 * FAN_IN)
-        )
-        self.spilled_bytes += run.path.stat().st_size
-        return run
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> _SortedRun:
+        file = BatchFile(self._schema, "there are more rows to sort", compression="lz4", directory=self._directory)
+        batch_bytes, firsts = self._most_bytes // (2 * FAN_IN), list[pa.RecordBatch]()
+        for batch in batches:
+            step = max(1, batch.num_rows * batch_bytes // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, step):
+                piece = batch.slice(start, step)
+                file.write(piece)
+                # A copy, which does not keep the batch in memory.
+                firsts.append(piece.select(self._key).slice(0, 1).take(pa.array([0])))
+        self.spilled_bytes += file.finish().size_bytes
+        key_schema = pa.schema([self._schema.field(name) for name in self._key])
+        return _SortedRun(file, pa.Table.from_batches(firsts, key_schema))
 
     def _merge(self, runs: Sequence[_SortedRun]) -> Iterator[pa.RecordBatch]:
         """Merges sorted runs. Sorts a part while the previous one is written."""
@@ -397,7 +397,7 @@ class Sorter:
         size = 0
         for position in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
             run, index = sources[position]
-            batch = run.read(index)
+            batch = run.file.read(index)
             if buffered and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
                 bound = tuple(column[position] for column in firsts.columns)
                 ready = [self._count_ready(each, bound) for each in buffered]
@@ -425,39 +425,11 @@ class Sorter:
         return end if len(bound) == len(self._key) else start
 
 
-@dataclass(frozen=True)
-class _SortedRun:
+class _SortedRun(NamedTuple):
     """Sorted rows in a file, and the key of the first row of each of its batches."""
 
-    path: Path
+    file: BatchFile
     firsts: pa.Table
-
-    @classmethod
-    def write(
-        cls, path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, key: Sequence[str], batch_bytes: int
-    ) -> _SortedRun:
-        firsts: list[pa.RecordBatch] = []
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
-            for batch in batches:
-                step = max(1, batch.num_rows * batch_bytes // max(1, batch.nbytes))
-                for start in range(0, batch.num_rows, step):
-                    piece = batch.slice(start, step)
-                    writer.write_batch(piece)
-                    # A copy, which does not keep the batch in memory.
-                    firsts.append(piece.select(list(key)).slice(0, 1).take(pa.array([0])))
-        return cls(path, pa.Table.from_batches(firsts, pa.schema([schema.field(name) for name in key])))
-
-    @cached_property
-    def _reader(self) -> pa.ipc.RecordBatchFileReader:
-        return pa.ipc.open_file(pa.OSFile(str(self.path)))
-
-    def read(self, index: int) -> pa.RecordBatch:
-        return self._reader.get_batch(index)
-
-    def remove(self) -> None:
-        """Deletes the file, to free disk space before the directory goes."""
-        self.path.unlink()
 
 
 def _copy_rest(rows: pa.Table, start: int) -> pa.Table:

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dolmen.base.runtime import cached_property
+from dolmen.base.units import cut_by_size
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS, build_decoders
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry, references
-from dolmen.rows.scan.data_objects import cut_by_size
 
 Codes = npt.NDArray[np.int64]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from dolmen.base.records import field_names, replace
+from dolmen.base.units import cut_by_size
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.format.column_history import nested_values
@@ -32,7 +33,6 @@ from dolmen.rows.changes.table_state import (
     files_affected_by_deletes,
     younger_files,
 )
-from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.load_deletes import VECTOR_BYTES, vector_bytes
 from dolmen.rows.scan.plan import ScanPlan
 from dolmen.rows.scan.plan_reader import PlanReader, RowGroupColumns

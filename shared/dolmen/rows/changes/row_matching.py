@@ -8,13 +8,9 @@ Rows are compared bit by bit: NaN equals NaN, -0.0 is not 0.0, NULL equals NULL,
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +18,8 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.base import pc
+from dolmen.base.temporary_files import BatchFile
 from dolmen.base.units import MIB
-from dolmen.errors import LimitError
 from dolmen.format.types import Mask, to_mask
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
@@ -158,21 +154,21 @@ class RowMatcher:
         yield from self.match(iter(deleted), [batch for change, batch in buffered if change == "insert"])
 
     def _match_parts(self, changes: Iterable[Changed]) -> Iterator[Changed]:
-        with SpilledRows(self._schema, self._level) as deleted, SpilledRows(self._schema, self._level) as new:
-            for change, batch in changes:
-                hashes = row_hashes(batch.select(self._key) if self._key else batch)
-                (deleted if change == "delete" else new).add(batch, hashes)
-            deleted.finish()
-            new.finish()
-            inner = RowMatcher(
-                self._schema,
-                self._key,
-                drop_equal=self._drop_equal,
-                memory_bytes=self._memory_bytes,
-                level=self._level + 1,
-            )
-            for part in range(PARTS):
-                yield from inner.match(deleted.read(part), new.read(part))
+        deleted, new = SpilledRows(self._schema, self._level), SpilledRows(self._schema, self._level)
+        for change, batch in changes:
+            hashes = row_hashes(batch.select(self._key) if self._key else batch)
+            (deleted if change == "delete" else new).add(batch, hashes)
+        deleted.finish()
+        new.finish()
+        inner = RowMatcher(
+            self._schema,
+            self._key,
+            drop_equal=self._drop_equal,
+            memory_bytes=self._memory_bytes,
+            level=self._level + 1,
+        )
+        for part in range(PARTS):
+            yield from inner.match(deleted.take(part), new.take(part))
 
     def _match_in_memory(self, buffered: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
         deleted = _concatenate(buffered, self._schema)
@@ -271,25 +267,16 @@ _BUFFERED = 4 * MIB  # rows of all parts are collected up to this size before th
 
 
 class SpilledRows:
-    """Rows in temporary files, one for each part, until the end of the context.
+    """Rows in temporary files, one for each part.
 
     ``level`` chooses the bits of a row's hash that give its part; the next level divides rows of one part further.
     """
 
     def __init__(self, schema: pa.Schema, level: int) -> None:
         self._schema, self._shift = schema, np.uint64(64 - PARTS_BITS * (level + 1))
-        self._stack = ExitStack()
         self._buffers: list[list[pa.RecordBatch]] = [[] for _ in range(PARTS)]
-        self._writers: list[Any] = [None] * PARTS
+        self._files: dict[int, BatchFile] = {}
         self._bytes = 0
-
-    def __enter__(self) -> SpilledRows:
-        self._directory = Path(self._stack.enter_context(TemporaryDirectory(prefix="dolmen-")))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._buffers = []
-        self._stack.close()
 
     def add(self, batch: pa.RecordBatch, hashes: Hashes) -> None:
         """Adds rows with their hashes. Raises LimitError if the disk is full."""
@@ -306,42 +293,21 @@ class SpilledRows:
     def finish(self) -> None:
         """Ends the files. Raises LimitError if the disk is full."""
         self._write()
-        with _explaining_full_disks():
-            for writer in self._writers:
-                if writer is not None:
-                    writer.close()
+        for file in self._files.values():
+            file.finish()
 
-    def read(self, part: int) -> Iterator[pa.RecordBatch]:
-        if self._writers[part] is None:
-            return
-        with pa.memory_map(str(self._path(part))) as file, pa.ipc.open_stream(file) as rows:
-            yield from rows
-
-    def _path(self, part: int) -> Path:
-        return self._directory / f"{part}.arrow"
+    def take(self, part: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a part, whose file goes once they are read."""
+        yield from self._files.pop(part, ())
 
     def _write(self) -> None:
-        with _explaining_full_disks():
-            for part, batches in enumerate(self._buffers):
-                if not batches:
-                    continue
-                if self._writers[part] is None:
-                    target = self._stack.enter_context(pa.OSFile(str(self._path(part)), "wb"))
-                    self._writers[part] = self._stack.enter_context(pa.ipc.new_stream(target, self._schema))
-                for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
-                    self._writers[part].write_batch(batch)
-                batches.clear()
+        for part, batches in enumerate(self._buffers):
+            if not batches:
+                continue
+            if part not in self._files:
+                advice = "set TMPDIR to a directory that has more, or ask for fewer versions"
+                self._files[part] = BatchFile(self._schema, "more rows were changed", advice)
+            for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+                self._files[part].write(batch)
+            batches.clear()
         self._bytes = 0
-
-
-@contextmanager
-def _explaining_full_disks() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise LimitError(
-            "the temporary directory is full of changed rows that don't fit into memory: make room, or ask for fewer "
-            "versions"
-        ) from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
 import pyarrow as pa
@@ -42,7 +42,6 @@ from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import CacheKey, ObjectCache
 
-T = TypeVar("T")
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> these bytes of an object that a transaction has not uploaded yet; None for others."""
 
@@ -81,23 +80,6 @@ def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_B
         else:
             merged.append(requested)
     return merged
-
-
-def cut_by_size(
-    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
-) -> Iterator[Sequence[T]]:
-    """Cuts items into runs of at most ``count`` items and ``most`` bytes together; a larger item is alone."""
-    run: list[T] = []
-    total = 0
-    for item in items:
-        item_bytes = size(item)
-        if run and (total + item_bytes > most or len(run) == count):
-            yield run
-            run, total = [], 0
-        run.append(item)
-        total += item_bytes
-    if run:
-        yield run
 
 
 class DataObject(Struct, frozen=True):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.format.types import CodesKind, type_of
+from dolmen.format.types import CodesKind, text_bytes, type_of
 
 Words = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
@@ -107,10 +107,7 @@ def _fixed_words(array: pa.Array) -> _WordsOfRows:
 
 
 def _variable_words(array: pa.Array) -> _WordsOfRows:
-    ends = np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
-    body = array.buffers()[2]
-    data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
-    return _text_words(data, ends.astype(np.int64))
+    return _text_words(*text_bytes(array))
 
 
 WORDS: dict[CodesKind, Callable[[pa.Array], _WordsOfRows]] = {
@@ -124,7 +121,6 @@ values that are that long; None for all."""
 
 
 def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> _WordsOfRows:
-    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     starts, lengths = offsets[:-1], np.diff(offsets)
     yield lengths.view(np.uint64), None
     if len(lengths) == 0:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from pyroaring import BitMap
 
 from dolmen.base.records import replace
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, cut_by_size
 from dolmen.commit.head import Context
 from dolmen.entries.index.table_index import FoundRows
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
@@ -41,7 +41,6 @@ from dolmen.rows.scan.data_objects import (
     Range,
     bytes_key,
     coalesce,
-    cut_by_size,
     data_object,
     first_request,
     is_local,

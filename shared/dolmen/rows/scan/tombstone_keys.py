@@ -11,12 +11,11 @@ less than the codes of all rows. Keys in a file are read in the order of the cod
 
 from __future__ import annotations
 
-import errno
 import os
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from tempfile import TemporaryFile, gettempdir
+from tempfile import TemporaryFile
 from typing import TypeAlias
 
 import numpy as np
@@ -26,10 +25,10 @@ from msgspec import Struct
 
 from dolmen.base import pc
 from dolmen.base.runtime import cached_property
+from dolmen.base.temporary_files import explaining_full_disk
 from dolmen.base.units import MIB
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.entries.segments.tombstone_judge import KeysTombstones
-from dolmen.errors import LimitError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.types import Mask, to_array, to_mask
 from dolmen.predicate.prune import StatsVerdict
@@ -183,23 +182,17 @@ class KeysOnDisk:
 
     def _write(self, keys: KeysInMemory) -> int:
         """Writes the file, which has no name, and returns its descriptor."""
-        try:
-            with TemporaryFile(prefix="dolmen-") as file:
-                file.write(keys.codes.data)
-                file.write(np.ascontiguousarray(keys.ts).data)
-                for start in range(0, self.count if keys.arrays else 0, self._block_rows):
-                    columns = keys.take(np.arange(start, min(start + self._block_rows, self.count)))
-                    block = pa.RecordBatch.from_arrays(columns, schema=self._schema).serialize()
-                    self._blocks.append((file.tell(), file.tell() + block.size))
-                    file.write(block)
-                file.flush()
-                return os.dup(file.fileno())
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-                raise
-            raise LimitError(
-                f"the unresolved deletes by key do not fit into {gettempdir()}: set TMPDIR to a directory that has more"
-            ) from None
+        explaining = explaining_full_disk("there are more unresolved deletes by key")
+        with explaining, TemporaryFile(prefix="dolmen-") as file:
+            file.write(keys.codes.data)
+            file.write(np.ascontiguousarray(keys.ts).data)
+            for start in range(0, self.count if keys.arrays else 0, self._block_rows):
+                columns = keys.take(np.arange(start, min(start + self._block_rows, self.count)))
+                block = pa.RecordBatch.from_arrays(columns, schema=self._schema).serialize()
+                self._blocks.append((file.tell(), file.tell() + block.size))
+                file.write(block)
+            file.flush()
+            return os.dup(file.fileno())
 
     def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
         first = max(0, int(np.searchsorted(self._samples, ascending[0], "left")) - 1)

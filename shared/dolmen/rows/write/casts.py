@@ -40,8 +40,8 @@ from pyarrow import types as t
 
 from dolmen.base import pc
 from dolmen.errors import SchemaError
-from dolmen.format.schema import own_names
-from dolmen.format.types import is_bytes, is_text, short_type
+from dolmen.format.schema import own_names, same_names, same_names_problem
+from dolmen.format.types import is_bytes, is_text, null_mask, short_type
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
@@ -132,14 +132,11 @@ def match_fields(
 
     Raises SchemaError: a field occurs twice, is unknown, is missing and not nullable, or is of another kind.
     """
-    indexes: dict[str, int] = {}
-    for index, (field, own) in enumerate(zip(source, own_names([field.name for field in source], target), strict=True)):
-        if (twice := indexes.setdefault(own, index)) != index:
-            other = source[twice].name
-            if other != field.name:
-                reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
-                raise SchemaError(reason, column=own)
-            raise SchemaError(f"column {other!r} is there twice", column=other)
+    given = [field.name for field in source]
+    own = own_names(given, target)
+    if pair := same_names(given, own):
+        raise SchemaError(same_names_problem(pair), column=own[given.index(pair[0])])
+    indexes = {name: index for index, name in enumerate(own)}
     names = dict.fromkeys(field.name for field in target)
     if extra := [name for name in indexes if name not in names]:
         listed = ", ".join(names)
@@ -260,9 +257,7 @@ def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast
 
     def cast(array: pa.Array) -> pa.Array:
         values, offsets = array.flatten(), flattened_offsets(array)
-        return pa.ListArray.from_arrays(
-            offsets, inner(values) if inner else values, type=target, mask=_null_mask(array)
-        )
+        return pa.ListArray.from_arrays(offsets, inner(values) if inner else values, type=target, mask=null_mask(array))
 
     return cast
 
@@ -279,7 +274,7 @@ def _map_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast 
         keys, items = listed.flatten().flatten()
         return pa.MapArray.from_arrays(
             flattened_offsets(listed), key(keys) if key else keys, item(items) if item else items, type=target,
-            mask=_null_mask(array),
+            mask=null_mask(array),
         )  # fmt: skip
 
     return cast
@@ -297,7 +292,7 @@ def _struct_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Ca
             output.append(inner(child) if inner else child)
             if not field.nullable and output[-1].null_count > array.null_count:
                 raise Misfit(f"NULL in field {field.name!r}, which is not nullable")
-        return pa.StructArray.from_arrays(output, fields=list(target), mask=_null_mask(array))
+        return pa.StructArray.from_arrays(output, fields=list(target), mask=null_mask(array))
 
     return cast
 
@@ -306,10 +301,6 @@ def flattened_offsets(array: pa.Array) -> pa.Array:
     """Offsets of ``array.flatten()``, which has no values outside the slice and none under NULLs."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
-
-
-def _null_mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
 
 
 def lossy_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:

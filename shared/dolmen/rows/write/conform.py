@@ -22,7 +22,7 @@ from dolmen.base.units import MIB
 from dolmen.errors import MAX_SHOWN, ConstraintError, RowError, SchemaError
 from dolmen.format.column_history import with_field_ids
 from dolmen.format.schema import Default, DefaultFunction, Schema, constant, readable_names
-from dolmen.format.types import Mask, to_mask, to_plain
+from dolmen.format.types import Mask, change_children, to_mask, to_plain
 from dolmen.predicate.ast import Not, Predicate, columns
 from dolmen.predicate.bind import condition_of
 from dolmen.predicate.evaluate import matches
@@ -350,15 +350,8 @@ def _copy_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_view(kind: pa.DataType) -> pa.DataType:
-    def inner(field: pa.Field) -> pa.Field:
-        return field.with_type(_without_view(field.type))
-
     if t.is_string_view(kind):
         return pa.large_string()
     if t.is_binary_view(kind):
         return pa.large_binary()
-    if t.is_list(kind):
-        return pa.list_(inner(kind.value_field))
-    if t.is_large_list(kind):
-        return pa.large_list(inner(kind.value_field))
-    return pa.struct(map(inner, kind)) if t.is_struct(kind) else kind
+    return change_children(kind, _without_view)

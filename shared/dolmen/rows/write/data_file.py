@@ -258,7 +258,8 @@ def write_data_files(
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)
     if spec := PartitionSpec.of(table):
         most = options.partition_files or partition_files(table)
-        with files, RowDivision(spec, table.schema.arrow, options, most, runtime) as division:
+        division = RowDivision(spec, table.schema.arrow, options, most, runtime)
+        with files:
             files.write_divided(division.divide(batches), spec)
             return files.finish()
     pieces = cut(batches, table.schema.arrow, options.run_bytes, options.run_rows)

@@ -7,11 +7,8 @@ partitions are written one after the other, and the rows of all others together:
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +16,7 @@ from msgspec import Struct, field
 
 from dolmen.base import pc
 from dolmen.base.runtime import Runtime
+from dolmen.base.temporary_files import BatchFile
 from dolmen.entries.partitions import Partition, PartitionSpec
 from dolmen.format.types import Plain, to_plain
 from dolmen.rows.write.runs import WriteOptions, cut
@@ -37,16 +35,16 @@ class Piece(NamedTuple):
 
 
 class _Collected(Struct):
-    """The rows of one partition: parts in memory, and numbers of batches of files on disk."""
+    """The rows of one partition: parts in memory, and batches on disk: a file, and the number in it."""
 
     rows: int = 0
     bytes: int = 0
     parts: list[pa.Table] = field(default_factory=list)
-    spilled: list[tuple[int, int]] = field(default_factory=list)
+    spilled: list[tuple[BatchFile, int]] = field(default_factory=list)
 
 
 class RowDivision:
-    """Divides rows by partition. Used as a context, which removes its temporary files.
+    """Divides rows by partition.
 
     Args:
         most_partitions: the most of them that get files of their own, less one for the rows of the others.
@@ -59,9 +57,7 @@ class RowDivision:
         self._spec, self._schema, self._options = spec, schema, options
         self._most_partitions, self._memory_bytes = most_partitions, _COLLECTED_RUNS * options.run_bytes
         self._collected: dict[Partition, _Collected] = {}
-        self._spills: list[pa.ipc.RecordBatchFileReader] = []
         self._bytes = 0
-        self._on_exit = ExitStack()
 
     def divide(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         """Yields all rows in pieces. Those of a partition follow each other, and keep their order."""
@@ -121,32 +117,20 @@ class RowDivision:
     def _take(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         collected = self._collected.pop(partition)
         self._bytes -= collected.bytes
-        for number, batch in collected.spilled:
-            yield self._spills[number].get_batch(batch)
+        for file, number in collected.spilled:
+            yield file.read(number)
         for part in collected.parts:
             yield from part.to_batches()
 
     def _spill(self) -> None:
-        """Writes the rows in memory to a file of the temporary directory."""
-        directory = self._on_exit.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-"))
-        path, number, count = Path(directory) / "rows.arrow", len(self._spills), 0
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self._schema, options=options) as writer:
-            for collected in self._collected.values():
-                for part in collected.parts:
-                    for batch in part.to_batches():
-                        writer.write_batch(batch)
-                        collected.spilled.append((number, count))
-                        count += 1
-                collected.parts, collected.bytes = [], 0
-        self._spills.append(pa.ipc.open_file(self._on_exit.enter_context(pa.OSFile(str(path)))))
+        """Writes the rows in memory to a temporary file."""
+        file = BatchFile(self._schema, "there are more rows of different partitions", compression="lz4")
+        for collected in self._collected.values():
+            for part in collected.parts:
+                collected.spilled += [(file, file.write(batch)) for batch in part.to_batches()]
+            collected.parts, collected.bytes = [], 0
+        file.finish()
         self._bytes = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._on_exit.close()
 
 
 def _rank(partition: Partition) -> list[tuple[bool, Any]]:

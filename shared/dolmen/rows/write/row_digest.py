@@ -23,7 +23,7 @@ from pyarrow import types as t
 
 from dolmen.base import pc
 from dolmen.errors import InputError
-from dolmen.format.types import short_type, to_mask, type_of
+from dolmen.format.types import short_type, text_bytes, to_mask, type_of
 
 DIGEST_BYTES = 16
 
@@ -119,11 +119,9 @@ class _DigestNode:
             for child, values in zip(self.children.values(), parts, strict=True):
                 child.update(values.slice(offsets[0], offsets[-1] - offsets[0]))
         elif t.is_string(array.type) or t.is_binary(array.type):
-            _, positions, body = array.buffers()
-            offsets = np.frombuffer(positions, "<i4", len(array) + 1, array.offset * 4)
+            data, offsets = text_bytes(array)
             self.lengths.update(np.diff(offsets).astype("<i8"))
-            if body is not None:
-                self.values.update(memoryview(body)[offsets[0] : offsets[-1]])
+            self.values.update(data)
         else:
             values = array if array.type == self.stored else array.cast(self.stored, safe=False)
             width = values.type.byte_width
@@ -224,9 +222,7 @@ def _of_numbers(array: pa.Array) -> Hashes:
 
 
 def _of_texts(array: pa.Array) -> Hashes:
-    _, positions, body = array.buffers()
-    ends = np.frombuffer(positions, "<i4", len(array) + 1, array.offset * 4).astype(np.int64)
-    raw = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
+    raw, ends = text_bytes(array)
     long = np.flatnonzero(np.diff(ends) > _LONG)
     hashes = np.zeros(len(array), np.uint64)
     for start, end in zip([0, *(long + 1)], [*long, len(array)], strict=True):

@@ -21,6 +21,7 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.base.units import KIB, MIB
+from dolmen.format.chunk_locations import PARQUET_MAGIC
 from dolmen.format.column_terms import partition_terms, sort_ids, sort_terms
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
@@ -36,7 +37,7 @@ from dolmen.format.properties import (
 )
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
 from dolmen.format.transforms import Transform
-from dolmen.format.types import Plain, to_plain
+from dolmen.format.types import Plain, null_mask, to_plain
 from dolmen.rows.write.encodings import Encodings, choose, leaves
 from dolmen.rows.write.row_order import KeyArray, RowOrder
 from dolmen.store.base import Buffer, StreamedOutput
@@ -196,7 +197,7 @@ def _fill_hidden(array: pa.Array) -> pa.Array:
             child if field.nullable or not child.null_count else _drop_validity(child)
             for child, field in zip(children, kind, strict=True)
         ]
-        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=array.is_null() if array.null_count else None)
+        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=null_mask(array))
     validity, offsets = array.buffers()[:2]
     if t.is_map(kind):
         entries = pa.StructArray.from_arrays(
@@ -487,7 +488,7 @@ class _Sink:
         """Splits the tail before the footer, and prepends locations of pages and checksums of chunks to the footer."""
         tail = b"".join(self._buffered)
         length = int.from_bytes(tail[-8:-4], "little") + 8
-        if tail[-4:] != b"PAR1" or length > len(tail):
+        if tail[-4:] != PARQUET_MAGIC or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")
         sums = ChunkSums.collect(metadata, self._states, self.size - length)
         pages = PageLocations.collect(metadata, self._states, self._headers, flat) if sums else None

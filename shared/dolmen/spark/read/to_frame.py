@@ -27,7 +27,7 @@ from pyspark.sql import types as s
 from dolmen.api.database import open as open_database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
-from dolmen.base.units import KIB
+from dolmen.base.units import KIB, cut_by_size
 from dolmen.commit.head import context_of
 from dolmen.errors import PredicateError, SchemaError, short_repr
 from dolmen.format.entries import KeysTombstone
@@ -37,7 +37,6 @@ from dolmen.predicate.ast import Column as ColumnOf
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
-from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.plan import ScanPlan
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files

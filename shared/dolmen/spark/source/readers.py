@@ -21,7 +21,7 @@ from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base.records import replace
 from dolmen.base.runtime import shared_runtime
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, cut_by_size
 from dolmen.commit.head import Context, Head, context_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.errors import InputError
@@ -36,7 +36,6 @@ from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.names import Name, find_column
 from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
-from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.frame_types import OPERATORS, Origin, spark_field, worker_schema
 from dolmen.spark.source.source import (

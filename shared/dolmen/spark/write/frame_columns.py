@@ -20,7 +20,7 @@ from dolmen.format.column_history import widening_problem
 from dolmen.format.column_terms import partition_terms
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, Schema, own_names, same_names
+from dolmen.format.schema import Field, Schema, own_names, same_names, same_names_problem
 from dolmen.format.transforms import Transform
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.frame_types import quote, spark_type, worker_schema
@@ -69,7 +69,7 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     if alike := same_names(schema.names):
-        raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
+        raise SchemaError(same_names_problem(alike))
     types = dict(zip(own_names(schema.names, entry.schema), worker_schema(schema).types, strict=True))
     added = [AddColumn(name, types[name], is_path=False) for name in _unknown_columns(schema, entry.schema)]
     if entry.sequences is not None:  # its deletes are remembered by values of the present types
@@ -94,10 +94,8 @@ def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
     names = own_names(frame.columns, schema)
     if names == frame.columns:
         return frame
-    if len(set(names)) < len(names) and (alike := same_names(frame.columns)):
-        raise SchemaError(
-            f"columns {alike[0]!r} and {alike[1]!r} of the DataFrame differ in case only: rename one, or drop it"
-        )
+    if alike := same_names(frame.columns, names):
+        raise SchemaError(same_names_problem(alike))
     return frame.toDF(*names)
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from dolmen.base.late_imports import optional
 from dolmen.errors import InputError, short_repr
 from dolmen.format.schema import same_names
-from dolmen.format.types import is_text, one_array
+from dolmen.format.types import contains_kind, is_text, one_array
 from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, reject_functions
 
 Node = Mapping[str, Any]  # a node of the tree that DuckDB parses an expression to
@@ -139,12 +139,9 @@ def _is_null(node: Node) -> bool:
 
 def _may_be_text(node: Node, columns: Mapping[str, list[pa.DataType]]) -> bool:
     if node["class"] == "COLUMN_REF":
-        return any(_has_text(kind) for name in node["column_names"] for kind in columns.get(name.lower(), ()))
+        kinds = chain.from_iterable(columns.get(name.lower(), ()) for name in node["column_names"])
+        return any(contains_kind(kind, is_text) for kind in kinds)
     return not (node["class"] == "FUNCTION" and node["function_name"] in _ARITHMETIC)
-
-
-def _has_text(kind: pa.DataType) -> bool:
-    return is_text(kind) or any(_has_text(kind.field(index).type) for index in range(kind.num_fields))
 
 
 Sides: TypeAlias = Mapping[str, pa.RecordBatch]  # rows by the name of their side; all have as many

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import json
-import mmap
 import os
 import re
 import shutil
@@ -25,6 +24,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.late_imports import optional
 from dolmen.base.runtime import PerProcess, cached_property
+from dolmen.base.temporary_files import BatchFile
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
@@ -354,30 +354,24 @@ class KeptRows:
 
     def clear(self) -> None:
         self._batches, self._bytes = list[pa.RecordBatch](), 0
-        self._file: Any = None
-        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._file: BatchFile | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        if self._writer is not None:
-            self._writer.write_batch(batch)
+        if self._file is not None:
+            self._file.write(batch)
             return
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes > MOST_KEPT_BYTES:
-            self._file = tempfile.TemporaryFile(prefix="dolmen-sql-")  # noqa: SIM115  # closed with its last reader
-            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), self.schema)
+            self._file = BatchFile(self.schema, "more rows wait for a later query")
             for each in self._batches:
-                self._writer.write_batch(each)
+                self._file.write(each)
             self._batches.clear()
 
     def to_table(self) -> pa.Table:
         """All rows, those of a file mapped into memory. Then no more are added."""
-        if self._writer is None:
-            return pa.Table.from_batches(self._batches, self.schema)
-        self._writer.close()
-        self._file.flush()
-        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        return pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
+        batches = self._batches if self._file is None else self._file.finish()
+        return pa.Table.from_batches(batches, self.schema)
 
 
 class SqlResult:

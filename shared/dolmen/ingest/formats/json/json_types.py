@@ -21,7 +21,8 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.errors import InputError, LimitError
 from dolmen.format.layout import build_decoders
-from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, contains_kind
+from dolmen.format.types import change_children, contains_kind
+from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits
 from dolmen.ingest.formats.infer import (
     MAX_EXACT_FLOAT,
     NOTHING,
@@ -31,8 +32,8 @@ from dolmen.ingest.formats.infer import (
     shape_of_numbers,
     shape_of_strings,
 )
-from dolmen.ingest.formats.json_rows import json_blocks
-from dolmen.ingest.formats.json_values import Lines, check_utf8, count_objects, may_be_too_deep, parse_objects
+from dolmen.ingest.formats.json.json_rows import json_blocks
+from dolmen.ingest.formats.json.json_values import Lines, check_utf8, count_objects, may_be_too_deep, parse_objects
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import Block
 
@@ -338,11 +339,7 @@ def _slices(array: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: n
 
 def _replace_times(kind: pa.DataType) -> pa.DataType:
     """Replaces the times that pyarrow saw in strings by string: dolmen has its own rules for them."""
-    if t.is_list(kind):
-        return pa.list_(_replace_times(kind.value_type))
-    if t.is_struct(kind):
-        return pa.struct([(field.name, _replace_times(field.type)) for field in kind])
-    return pa.string() if t.is_temporal(kind) else kind
+    return pa.string() if t.is_temporal(kind) else change_children(kind, _replace_times)
 
 
 def _select_strings(kind: pa.DataType) -> pa.DataType | None:

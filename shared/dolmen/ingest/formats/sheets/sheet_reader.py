@@ -28,11 +28,11 @@ from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, RowError, RowProblem, SchemaError, short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.format.schema import number_names, own_names, same_names
+from dolmen.format.schema import NUMBER_THEM, no_common_column, number_names, own_names, same_names, same_names_problem
 from dolmen.ingest.formats.cells import TimeFormat, parse_text
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.json_values import unparsed_cast
-from dolmen.ingest.formats.sheet_cells import (
+from dolmen.ingest.formats.json.json_values import unparsed_cast
+from dolmen.ingest.formats.sheets.sheet_cells import (
     BOOL,
     DATE,
     DATETIME,
@@ -52,11 +52,11 @@ from dolmen.ingest.formats.sheet_cells import (
     times_of,
 )
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows
+from dolmen.ingest.formats.text_blocks import COMPOUND, ZIP
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 from dolmen.rows.write.casts import Cast, FindCast, Misfit
 from dolmen.rows.write.conform import conform_batch, plan_conform
 
-_ZIP, _COMPOUND = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _MAX_EXACT_INTEGER = 2**53
 _NUMBERED = re.compile("column_([1-9][0-9]{0,4})(?:_[0-9]+)?$")
@@ -223,20 +223,20 @@ def open_workbook(source: SourceFile) -> Iterator[Workbook]:
 
 
 def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped-def]
-    from dolmen.ingest.formats.ods import Ods
-    from dolmen.ingest.formats.xlsx import Xlsx
+    from dolmen.ingest.formats.sheets.ods import Ods
+    from dolmen.ingest.formats.sheets.xlsx import Xlsx
 
     name = source.name
-    start = file.read(len(_COMPOUND))
-    if start == _COMPOUND:
+    start = file.read(len(COMPOUND))
+    if start == COMPOUND:
         tail = b""
         while data := file.read(MIB):
             if _ENCRYPTED_PACKAGE in tail + data:
                 raise InputError(f"file {name!r} is encrypted with a password: save it without one")
             tail = data[-len(_ENCRYPTED_PACKAGE) :]
         raise InputError(f"file {name!r} is a workbook of Excel 97-2003 (.xls): save it as .xlsx")
-    if not start.startswith(_ZIP):
-        raise InputError(f"file {name!r} is not a workbook: neither .xlsx nor .ods")
+    if not start.startswith(ZIP):
+        raise InputError(f"file {name!r} is no workbook: neither .xlsx nor .ods")
     archive = ZipArchive(file, name, source.options.max_bytes)
     archive.check_size()
     return Ods(archive, name) if "content.xml" in archive.members else Xlsx(archive, name)
@@ -302,11 +302,9 @@ def _sheet(book: Workbook, name: str, source: SourceFile, table: Sequence[str] |
     if ignore:
         names = {number: each for number, each in names.items() if each in (table or ())}
         if not names:
-            raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
+            raise no_common_column(where, table or ())
     if pair := same_names(names.values()):
-        one, other = pair
-        reason = f"column {one!r} occurs twice" if one == other else f"{one!r} and {other!r} differ in case only"
-        raise SchemaError(f"{where}: {reason}: rename one, or let names be numbered (ingest_names: number)", column=one)
+        raise SchemaError(f"{where}: {same_names_problem(pair)}; {NUMBER_THEM}", column=pair[0])
 
     def remaining() -> Iterator[CellBlock]:
         if len(first.rows) > 1:

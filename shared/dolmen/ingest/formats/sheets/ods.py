@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from dolmen.errors import InputError, LimitError, short_repr
-from dolmen.ingest.formats.sheet_cells import (
+from dolmen.ingest.formats.sheets.sheet_cells import (
     BOOL,
     DATE,
     DATETIME,
@@ -33,7 +33,7 @@ from dolmen.ingest.formats.sheet_cells import (
     blocks_of,
     column_letters,
 )
-from dolmen.ingest.formats.xml_stream import XmlStream
+from dolmen.ingest.formats.sheets.xml_stream import XmlStream
 from dolmen.ingest.formats.zip_archive import ZipArchive
 
 _CONTENT, _MANIFEST = "content.xml", "META-INF/manifest.xml"

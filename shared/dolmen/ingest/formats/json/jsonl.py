@@ -32,8 +32,8 @@ from pyarrow import types as t
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import own_names
 from dolmen.ingest.formats.cells import TimeFormat
-from dolmen.ingest.formats.json_rows import VALUE_COLUMN, json_blocks
-from dolmen.ingest.formats.json_values import (
+from dolmen.ingest.formats.json.json_rows import json_blocks
+from dolmen.ingest.formats.json.json_values import (
     JsonObject,
     JsonSelection,
     Lines,
@@ -46,7 +46,7 @@ from dolmen.ingest.formats.json_values import (
     parser_type,
     spell_like_keys,
 )
-from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
+from dolmen.ingest.formats.source_file import VALUE_COLUMN, OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.text_blocks import Block
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 

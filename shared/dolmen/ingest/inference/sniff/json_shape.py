@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from msgspec import Struct
 from dolmen.base.records import replace
 from dolmen.errors import short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats.json_rows import VALUE_COLUMN
+from dolmen.ingest.formats.source_file import VALUE_COLUMN
 from dolmen.ingest.inference.candidate import Candidate
 
 
@@ -241,8 +242,8 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
 
 
 def _parse(sample: bytes, whole: bool) -> _Sample | None:
-    """The values of a sample; None if it is not JSON. Texts and numbers need lines of their own: it may be CSV."""
-    text = sample.removeprefix(b"\xef\xbb\xbf")
+    """The values of a sample; None if it is no JSON. Texts and numbers are on lines of their own, or it may be CSV."""
+    text = sample.removeprefix(BOM_UTF8)
     if text.lstrip(b" \t\r\n\x1e")[:1] not in (b"{", b"["):
         try:
             scalars = [json.loads(line) for line in text.split(b"\n")[: None if whole else -1] if line.strip()]

@@ -34,8 +34,9 @@ from pyarrow import types as t
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.schema import own_names
-from dolmen.format.types import TYPES, to_mask, with_unit
+from dolmen.format.types import TYPES, change_children, null_mask, text_bytes, to_mask, with_unit
 from dolmen.ingest.formats.column_limits import MAX_FIXED_BYTES, too_many_columns
+from dolmen.ingest.formats.source_file import VALUE_COLUMN
 
 _BY_NAMES = {(base, logical): with_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
 _PRIMITIVES = {"null": pa.null(), **{base: kind for (base, logical), kind in _BY_NAMES.items() if logical is None}}
@@ -52,7 +53,6 @@ FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | 
 """Takes the type of time that ``connect.name`` names, and the type of its target column or field, if there is one.
 Returns the type to read the values as, or None to read them as plain numbers or text."""
 _MEMBER = "member"
-VALUE_COLUMN = "value"  # the name of the only column if rows are no records
 _WIDER_TYPES = {
     frozenset((pa.int32(), pa.int64())): pa.int64(),
     frozenset((pa.float32(), pa.float64())): pa.float64(),
@@ -333,29 +333,19 @@ def decoded_type(kind: pa.DataType) -> pa.DataType:
         return pa.int32()
     if t.is_temporal(kind):
         return pa.int64()
-    return _change_children(kind, decoded_type)
+    return change_children(kind, decoded_type)
 
 
 def wide_type(kind: pa.DataType) -> pa.DataType:
     """The type that holds all values: decimals may have more digits than declared; the cast checks them."""
-    return pa.decimal256(_DECIMAL_DIGITS, kind.scale) if t.is_decimal(kind) else _change_children(kind, wide_type)
-
-
-def _change_children(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    if t.is_struct(kind):
-        return pa.struct([field.with_type(change(field.type)) for field in kind])
-    if t.is_list(kind):
-        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
-    if t.is_map(kind):
-        return pa.map_(kind.key_type, kind.item_field.with_type(change(kind.item_type)))
-    return kind
+    return pa.decimal256(_DECIMAL_DIGITS, kind.scale) if t.is_decimal(kind) else change_children(kind, wide_type)
 
 
 def to_column_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Converts decoded values to ``kind``. The array is not a slice."""
     if array.type == kind:
         return array
-    mask = array.is_null() if array.null_count else None
+    mask = null_mask(array)
     if t.is_decimal(kind):
         return _decimals(array, kind)
     if t.is_struct(kind):
@@ -373,20 +363,18 @@ def to_column_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Converts unscaled numbers (big-endian) to decimals. Raises ValueError if one is too long."""
-    _, offset_buffer, data_buffer = array.buffers()
-    bounds = np.frombuffer(offset_buffer, np.int32)[: len(array) + 1]
+    data, bounds = text_bytes(array)
     sizes = np.diff(bounds)
     if len(sizes) and sizes.max() > _DECIMAL_BYTES:
         raise ValueError(f"a decimal of more than {_DECIMAL_BYTES} bytes")
-    data = np.frombuffer(data_buffer or b"", np.uint8)
     padded = np.zeros((len(array), _DECIMAL_BYTES), np.uint8)
     filled = sizes > 0
     negative = np.zeros(len(array), bool)
     negative[filled] = data[bounds[:-1][filled]] >= 0x80
     padded[negative] = 0xFF
     rows = np.repeat(np.arange(len(array)), sizes)
-    from_end = np.repeat(bounds[1:], sizes) - 1 - np.arange(bounds[0], bounds[-1])
-    padded[rows, from_end] = data[bounds[0] : bounds[-1]]
+    from_end = np.repeat(bounds[1:], sizes) - 1 - np.arange(len(data))
+    padded[rows, from_end] = data
     validity = None
     if array.null_count:
         validity = pa.py_buffer(np.packbits(to_mask(array.is_valid()), bitorder="little"))

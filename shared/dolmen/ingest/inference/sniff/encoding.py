@@ -21,50 +21,8 @@ import numpy.typing as npt
 from dolmen.base.units import KIB
 from dolmen.errors import InputError
 from dolmen.format.dialect import Encoding
+from dolmen.ingest.formats.text_blocks import MARKS, Magic, is_encoded
 
-_MARKS: tuple[tuple[bytes, Encoding], ...] = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins as that of UTF-16 does
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_MAGIC = {
-    b"\x1f\x8b": "gzip data",
-    b"\x28\xb5\x2f\xfd": "zstd data",
-    b"BZh": "bzip2 data",
-    b"\xfd7zXZ\x00": "xz data",
-    b"\x04\x22\x4d\x18": "LZ4 data",
-    b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive",
-    b"Rar!\x1a\x07": "a RAR archive",
-    b"PK\x03\x04": "a zip archive (an Excel workbook is one)",
-    b"PK\x05\x06": "an empty zip archive",
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Office file such as .xls",
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
-    b"FEA1": "a Feather file of version 1",
-    b"Obj\x01": "an Avro file",
-    b"ORC": "an ORC file",
-    b"SQLite format 3\x00": "a SQLite database",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
-    b"\x93NUMPY": "a NumPy array",
-    b"%PDF-": "a PDF file",
-    b"{\\rtf": "an RTF file",
-    b"\x89PNG\r\n\x1a\n": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"RIFF": "a RIFF file, such as sound or an image",
-    b"\x7fELF": "a program",
-    b"MZ\x90": "a program",
-    b"\xca\xfe\xba\xbe": "a Java class",
-    b"$FL2": "an SPSS file",
-    b"$FL3": "an SPSS file",
-    b"<stata_dta>": "a Stata file",
-    b"RDX2\n": "R data",
-    b"RDX3\n": "R data",
-}
-_TEXT_MAGIC = (b"BZh", b"ORC", b"RIFF", b"GIF8", b"PAR1")
-"""Magic that text may begin with: it is believed only if the data has zero bytes, or is not UTF-8."""
 _TAR_OFFSET, _TAR = 257, b"ustar"
 
 _UNDEFINED = bytes((0x81, 0x8D, 0x8F, 0x90, 0x9D))  # bytes that Windows-1252 does not have
@@ -94,14 +52,15 @@ def sniff_encoding(sample: bytes, *, whole: bool) -> Encoding:
     ``utf-16`` and ``utf-32`` are those with a byte order mark. Raises InputError for data that is no text, and for text
     of an encoding that dolmen does not read; the caller adds the file's name.
     """
-    marked = next((encoding for mark, encoding in _MARKS if sample.startswith(mark)), None)
+    marked = next((encoding for mark, encoding in MARKS.items() if sample.startswith(mark)), None)
     if marked == "utf-8":
         _refuse_controls(sample)
         return marked  # the reader names a bad row
     if marked is not None:
-        if not _decodes(sample, marked, whole):
-            raise InputError(f"it begins with the byte order mark of {marked.upper()}, but is not: is it damaged?")
-        return marked
+        family: Encoding = "utf-32" if marked.startswith("utf-32") else "utf-16"
+        if not is_encoded(sample, family, whole):
+            raise InputError(f"it begins with the byte order mark of {family.upper()}, but is not: is it damaged?")
+        return family
     _refuse_magic(sample, whole)
     if sample.isascii() and b"\0" not in sample:
         _refuse_controls(sample)
@@ -113,7 +72,7 @@ def sniff_encoding(sample: bytes, *, whole: bool) -> Encoding:
             raise InputError(
                 f"it is binary data, not text: {sample.count(0):,} of its first {len(sample):,} bytes are 0"
             )
-    if _decodes(sample, "utf-8", whole):
+    if is_encoded(sample, "utf-8", whole):
         _refuse_controls(sample)
         return "utf-8"
     _refuse_controls(sample)
@@ -130,10 +89,6 @@ def encoding_note(encoding: Encoding) -> str | None:
     return None
 
 
-def _decodes(sample: bytes, encoding: str, whole: bool) -> bool:
-    return _decode(sample, encoding, whole) is not None
-
-
 def _decode(sample: bytes, encoding: str, whole: bool) -> str | None:
     try:
         return codecs.getincrementaldecoder(encoding)().decode(sample, whole)
@@ -142,11 +97,8 @@ def _decode(sample: bytes, encoding: str, whole: bool) -> str | None:
 
 
 def _refuse_magic(sample: bytes, whole: bool) -> None:
-    for magic, what in _MAGIC.items():
-        if sample.startswith(magic):
-            if magic in _TEXT_MAGIC and b"\0" not in sample and _decodes(sample, "utf-8", whole):
-                continue
-            raise InputError(f"it is {what}, not text")
+    if magic := Magic.of(sample, whole=whole):
+        raise InputError(f"it is {magic.what}, not text")
     if sample[_TAR_OFFSET:].startswith(_TAR):
         raise InputError("it is a tar archive, not text: unpack it")
 
@@ -168,7 +120,7 @@ def _wide_encoding(sample: bytes, whole: bool) -> Encoding | None:
         unit = 4 if "32" in encoding else 2
         part = sample[: 65_536 // unit * unit]
         text = _decode(part, encoding, whole and len(part) == len(sample))
-        if text and _is_plain(text) and _decodes(sample, encoding, whole):
+        if text and _is_plain(text) and is_encoded(sample, encoding, whole):
             return encoding  # type: ignore[return-value]
     return None
 

@@ -24,7 +24,7 @@ from dolmen.base.records import replace
 from dolmen.base.units import count_text
 from dolmen.errors import short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.ingest.formats.sheet_cells import (
+from dolmen.ingest.formats.sheets.sheet_cells import (
     BOOL,
     DATE,
     DATETIME,
@@ -38,7 +38,7 @@ from dolmen.ingest.formats.sheet_cells import (
     SheetRemarks,
     Workbook,
 )
-from dolmen.ingest.formats.sheet_reader import (
+from dolmen.ingest.formats.sheets.sheet_reader import (
     Sheet,
     SheetShape,
     observe_columns,
@@ -48,10 +48,10 @@ from dolmen.ingest.formats.sheet_reader import (
 )
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.cell_evidence import NULL_TEXTS
-from dolmen.ingest.inference.column_evidence import Values
+from dolmen.ingest.inference.column_evidence import NULL_TEXTS
 from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, HeaderEvidence, find_header, kind_of_cell
-from dolmen.ingest.inference.sniff_delimited import note_numbered_names, note_odd_rows
+from dolmen.ingest.inference.sniff.delimited import note_numbered_names, note_odd_rows
+from dolmen.ingest.inference.value_decision import Values
 
 _ROWS, _COLUMNS = 200, 200
 _MOST_TITLES = 50

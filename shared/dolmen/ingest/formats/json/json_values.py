@@ -26,11 +26,11 @@ from pyarrow import types as t
 from dolmen.base import pc
 from dolmen.base.records import replace
 from dolmen.errors import RowError, RowProblem, SchemaError
-from dolmen.format.schema import own_names, same_names
+from dolmen.format.schema import own_names, same_names, same_names_problem
+from dolmen.format.types import contains_kind
 from dolmen.ingest.formats.cells import (
     Parse,
     TimeFormat,
-    contains_kind,
     join_strings,
     may_be_tiny,
     native_decimal,
@@ -123,7 +123,7 @@ class JsonSelection(Struct, frozen=True):
             raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
         column_keys = [key for key, own in zip(value, names, strict=True) if own in fields]
         if len({*names}) < len(names) and (alike := same_names(column_keys)):
-            raise NotAnObject(f"keys {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or leave it out")
+            raise NotAnObject(same_names_problem(alike, "key"))
         return {
             name: self.select(inner, fields[name].type, closed or is_closed(fields[name]))
             if name in fields

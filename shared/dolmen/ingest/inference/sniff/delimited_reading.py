@@ -8,7 +8,7 @@ from bisect import bisect_left
 import numpy as np
 from msgspec import Struct
 
-from dolmen.ingest.formats.csv_records import Records, Signs
+from dolmen.ingest.formats.delimited.csv_records import Records, Signs
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MOST_BROKEN = 20

@@ -26,6 +26,7 @@ that is never closed still ends the reading, and so does a header that cannot be
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,8 +47,10 @@ from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.cell_notation import CellNotation
 from dolmen.ingest.formats.cells import check_years, may_be_tiny, native_decimal, precision_check, text_cast
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.csv_for_pyarrow import (
+from dolmen.ingest.formats.delimited.csv_for_pyarrow import (
     blank_comments,
+    columns_by_name,
+    columns_by_position,
     end_line,
     fill_records,
     parse_options,
@@ -56,10 +59,9 @@ from dolmen.ingest.formats.csv_for_pyarrow import (
     unused_text,
     without_comments,
 )
-from dolmen.ingest.formats.csv_header import columns_by_name, columns_by_position
-from dolmen.ingest.formats.csv_records import Records, Signs, last_record_end
+from dolmen.ingest.formats.delimited.csv_records import Records, Signs, last_record_end
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, shape_of_cells
-from dolmen.ingest.formats.json_values import unparsed_cast
+from dolmen.ingest.formats.json.json_values import unparsed_cast
 from dolmen.ingest.formats.source_file import (
     BadRow,
     ByteStream,
@@ -74,7 +76,6 @@ from dolmen.ingest.formats.text_blocks import Block, BrokenRecord, blocks, count
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_FILLED = 4_000_000  # the most fields of a block after short records are filled
 _HEAD_BYTES = 64 * KIB  # mostly, the header is in them
 _LOWER_CASE = 0x20
@@ -239,7 +240,7 @@ class DelimitedFile(Struct, frozen=True):
         if any(nulls) and signs.has_escape(data):
             data, signs = protect_nulls(data, signs, nulls, blank_lines_count=not several)
         data = end_line(data, signs)
-        begins_with_mark = data.startswith(_BYTE_ORDER_MARK)
+        begins_with_mark = data.startswith(BOM_UTF8)
         if begins_with_mark:
             data = b"\n" + data  # inside a file the byte order mark is text, and pyarrow would skip it
         names, included = self.columns, None

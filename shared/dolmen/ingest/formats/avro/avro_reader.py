@@ -16,11 +16,10 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.schema import own_names
+from dolmen.format.schema import own_names, same_names, same_names_problem
 from dolmen.format.types import short_type
-from dolmen.ingest.formats.avro_records import Container, Record, decode_records
-from dolmen.ingest.formats.avro_types import (
-    VALUE_COLUMN,
+from dolmen.ingest.formats.avro.avro_records import Container, Record, decode_records
+from dolmen.ingest.formats.avro.avro_types import (
     AvroTypes,
     FindTime,
     apply_named_times,
@@ -31,7 +30,7 @@ from dolmen.ingest.formats.avro_types import (
 )
 from dolmen.ingest.formats.cells import text_cast
 from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_lists, rows_at_once, width
-from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
+from dolmen.ingest.formats.source_file import VALUE_COLUMN, OnBadRow, SourceFile
 from dolmen.ingest.formats.typed_batches import conform_file, surveyed_schema
 from dolmen.rows.write.casts import Cast, lossless_cast
 
@@ -58,9 +57,8 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
                 f"file {source.name!r}: its rows are not records, so they need a column {VALUE_COLUMN!r}; there are: "
                 f"{', '.join(schema.names)}"
             )
-        if len(set(types.arrow.names)) < len(types.arrow):  # the decoder returns the last one only
-            twice = next(name for name in types.arrow.names if types.arrow.names.count(name) > 1)
-            raise SchemaError(f"file {source.name!r}: field {twice!r} occurs twice")
+        if pair := same_names(types.arrow.names, types.arrow.names):  # the decoder returns the last one only
+            raise SchemaError(f"file {source.name!r}: {same_names_problem(pair, 'field')}")
         connect = _connect_types(container, source)
         own = apply_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])

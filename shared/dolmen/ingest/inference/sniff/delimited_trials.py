@@ -13,10 +13,10 @@ import numpy as np
 from dolmen.base.records import replace
 from dolmen.base.units import count_text
 from dolmen.format.schema import number_names
-from dolmen.ingest.formats.csv_records import Signs
+from dolmen.ingest.formats.delimited.csv_records import Signs
 from dolmen.ingest.formats.text_blocks import count_lines
-from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
 from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, find_header, kind_of_cell, quality_of_cell
+from dolmen.ingest.inference.sniff.delimited_reading import DelimitedReading, line_offset
 
 PRIORS = {
     **dict.fromkeys(",\t;|", 1.0),

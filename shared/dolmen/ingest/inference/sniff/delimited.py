@@ -13,6 +13,7 @@ No library is used: none says what it assumes, or splits records as the strict r
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,13 +24,13 @@ from dolmen.base.units import KIB, count_text
 from dolmen.errors import InputError
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
-from dolmen.ingest.formats.csv_records import Records
+from dolmen.ingest.formats.delimited.csv_records import Records
 from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
-from dolmen.ingest.inference.delimited_trials import CLOSE, FOOTER_LINES, PLAIN, PRIORS, DialectTrial, find_trials
 from dolmen.ingest.inference.header_evidence import TYPED, ColumnKind, find_header, kind_of_cell
 from dolmen.ingest.inference.other_texts import refuse_aligned, refuse_logs, refuse_other_texts
+from dolmen.ingest.inference.sniff.delimited_reading import DelimitedReading, line_offset
+from dolmen.ingest.inference.sniff.delimited_trials import CLOSE, FOOTER_LINES, PLAIN, PRIORS, DialectTrial, find_trials
 
 _FEWEST_ROWS = 3
 _TOTAL = re.compile(r"\W*((grand|sub)[ -]?)?(totals?|sums?|summe|gesamt|\d+ rows?)\b", re.IGNORECASE)
@@ -170,7 +171,6 @@ def note_numbered_names(first: Sequence[str]) -> str | None:
     return f"the header: {', '.join(notes)}" if notes else None
 
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HEAD_BYTES = 64 * KIB
 _MOST_CANDIDATES = 4
 _CLOSE_IF_ALL_FIT = 0.5
@@ -190,7 +190,7 @@ def sniff_delimited(sample: bytes, *, whole: bool, known: Mapping[str, Any], kin
 
     Raises InputError for a text that is no table, or has nothing in it; the caller adds the file's name.
     """
-    text = sample.removeprefix(_BYTE_ORDER_MARK)
+    text = sample.removeprefix(BOM_UTF8)
     if not text.strip(b" \t\r\n\0"):
         raise InputError("it is empty: it needs at least a line to infer columns from")
     head, is_all = _head(text, whole)

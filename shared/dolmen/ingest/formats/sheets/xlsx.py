@@ -19,7 +19,7 @@ import pyarrow as pa
 from dolmen.base import pc
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import InputError, LimitError
-from dolmen.ingest.formats.sheet_cells import (
+from dolmen.ingest.formats.sheets.sheet_cells import (
     DATE,
     DATETIME,
     DAY_MS,
@@ -37,8 +37,8 @@ from dolmen.ingest.formats.sheet_cells import (
     SheetRemarks,
     block_of,
 )
-from dolmen.ingest.formats.xlsx_cells import SHARED, ParsedCells, parse_cells, unescape
-from dolmen.ingest.formats.xml_stream import XmlStream
+from dolmen.ingest.formats.sheets.xlsx_cells import SHARED, ParsedCells, parse_cells, unescape
+from dolmen.ingest.formats.sheets.xml_stream import XmlStream
 from dolmen.ingest.formats.zip_archive import ZipArchive
 
 Shown = Literal["number", "date", "datetime", "time", "duration"]  # what the format of a number shows it as

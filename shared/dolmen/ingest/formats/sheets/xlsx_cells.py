@@ -16,7 +16,7 @@ from msgspec import Struct
 from dolmen.base import pc
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, short_repr
-from dolmen.ingest.formats.sheet_cells import (
+from dolmen.ingest.formats.sheets.sheet_cells import (
     BOOL,
     DATE,
     DATETIME,
@@ -35,8 +35,8 @@ from dolmen.ingest.formats.sheet_cells import (
     SheetRemarks,
     column_letters,
 )
+from dolmen.ingest.formats.sheets.xml_stream import XmlStream
 from dolmen.ingest.formats.source_file import ByteStream, read_up_to
-from dolmen.ingest.formats.xml_stream import XmlStream
 
 SHARED = 100  # the kind of a text that is given by its number, until it is looked up
 _CELLS_AT_ONCE = 65_536

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -30,10 +31,8 @@ from msgspec import Struct
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import RowError
-from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.formats.source_file import VALUE_COLUMN, SourceFile
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES, Block, line_blocks, skip_nulls
-
-VALUE_COLUMN = "value"  # the column of rows that are not objects
 
 Offsets = npt.NDArray[np.int64]
 
@@ -44,7 +43,6 @@ _BOUNDARY = re.compile(rb"[\[\]{},\n]")
 _BETWEEN = np.zeros(256, bool)
 _BETWEEN[list(b" \t\r\n,\x1e[]")] = True
 """What may be between rows. Brackets that are there begin or end an array of rows."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _BEGIN_VALUES = frozenset(b'["-0123456789tf')
 _NONE = np.zeros(0, np.int64)
@@ -519,6 +517,6 @@ def _tokens(chunk: _JsonChunk, starts: Offsets, ends: Offsets) -> _Intervals:
         return _Intervals(_NONE, _NONE)
     breaks = np.flatnonzero(np.diff(offsets) != 1)
     opens, closes = offsets[np.append(0, breaks + 1)], offsets[np.append(breaks, len(offsets) - 1)]
-    marks = np.flatnonzero((chunk.array[opens] == _BYTE_ORDER_MARK[0]) & (closes - opens == len(_BYTE_ORDER_MARK) - 1))
-    marked = [index for index in marks if chunk.data[opens[index] : closes[index] + 1] == _BYTE_ORDER_MARK]
+    marks = np.flatnonzero((chunk.array[opens] == BOM_UTF8[0]) & (closes - opens == len(BOM_UTF8) - 1))
+    marked = [index for index in marks if chunk.data[opens[index] : closes[index] + 1] == BOM_UTF8]
     return _Intervals(np.delete(opens, marked), np.delete(closes, marked))

@@ -1,0 +1,1 @@
+"""JSON: objects on lines, in arrays or below a path."""

@@ -1,0 +1,1 @@
+"""Workbooks of Excel and LibreOffice: zip archives of XML, of which one sheet is read."""
