@@ -189,7 +189,7 @@ class _IntoTable:
         known = self._known_sizes(unit, entry, [location for location, _ in found])
         for location, size in found:
             if size not in (None, known.get(location, size)):
-                reason = "the table had this file, which has another size now: give the new file a name of its own"
+                reason = "the table had this file with a different size: give the new file a name of its own"
                 refusals.add(location.label, reason)
         new = [location for location, _ in found if location not in known]
         if entry.schema.mapping and not self.again:

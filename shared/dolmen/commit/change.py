@@ -214,8 +214,8 @@ def reuse_error(entry: AppliedId, digest: str) -> AppliedIdError | None:
     """The error of a request whose id was applied with other content; None for the same. "" matches any digest."""
     if entry.digest and digest and entry.digest != digest:
         return AppliedIdError(
-            f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
-            "use a new id for another request; the same one is applied"
+            f"id {entry.id!r} was applied by version {entry.version} with other content, or for other columns: "
+            "use a new id for a new request; if it is the same request, it is applied already"
         )
     return None
 

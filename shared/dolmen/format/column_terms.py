@@ -145,7 +145,7 @@ class SortTerm(NamedTuple):
         return self == SortTerm(self.id)
 
     def text(self, schema: Schema) -> str:
-        """The term in SQL, and of a plain one the column's name alone."""
+        """The term in SQL; for a plain ascending one, only the column's name."""
         name = schema.by_id[self.id].name
         return name if self.is_plain else str(PartitionTerm(self.transform, name)) + self._direction.upper()
 
@@ -170,7 +170,7 @@ def sort_terms(key: SortKey) -> tuple[SortTerm, ...]:
 def _parse_stored(text: str) -> SortTerm:
     found = _STORED.fullmatch(text)
     if found is None:
-        raise InputError(f"{short_repr(text)} is no term of a sort key")
+        raise InputError(f"{short_repr(text)} is not a term of a sort key")
     name, size, inside, alone, descending, nulls_first = found.groups()
     transform = Transform.of(name, int(size) if size else None) if name else Transform()
     return SortTerm(int(inside or alone), transform, bool(descending), bool(nulls_first))
@@ -193,7 +193,7 @@ def parse_sort_key(texts: str | Iterable[str], schema: Schema) -> SortKey:
     parts = [part for item in items for part in ([item] if item.lower() in names else _ITEM.findall(item + ","))]
     terms = [_parse_sort_term(part if part.lower() in names else part.strip(), names, schema) for part in parts]
     if len({term[:2] for term in terms}) < len(terms):
-        raise SchemaError(f"a column is twice in the sort key {', '.join(parts)}")
+        raise SchemaError(f"a column occurs twice in the sort key {', '.join(parts)}")
     return tuple(term.stored for term in terms)
 
 

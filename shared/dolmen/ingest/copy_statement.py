@@ -59,7 +59,7 @@ def run_copy(
     if writes and (unknown := sorted(options.keys() - {"format", *_AS_WRITTEN})):
         raise InputError(
             f"COPY ... TO takes FORMAT, HEADER and DELIMITER, and not {', '.join(unknown)}: the rest is as scan -o "
-            "writes, which also writes folders, --partition-by"
+            "which also writes folders (--partition-by)"
         )
     values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
     if not reader.is_done:
@@ -74,7 +74,7 @@ def run_copy(
         if (found := store_of_object(path, storage_options, store)) is None:
             return pa.table({"Count": [export_file(rows, Path(path), format)]})
         if not is_alone:
-            raise InputError("COPY ... TO an object is a text of its own: one that changes tables may run again")
+            raise InputError("COPY ... TO an object must be alone: a text that changes tables may run more than once")
         return pa.table({"Count": [export_object(rows, *found, format)]})
     table = queries.target(transaction, name)
     entry = unit_of(transaction).entry(table.name)

@@ -95,7 +95,7 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
     deletes = tuple(_deletes(document))
     check_key_count(sum(len(delete.keys) for delete in deletes if delete.keys is not None))
     if duplicate := first_duplicate([delete.table for delete in deletes]):
-        raise MessageError("table {} is in the request twice; say it once, with OR", duplicate)
+        raise MessageError("table {} is in the request twice; name it once, and join its conditions with OR", duplicate)
     contents: list[dict[str, Any]] = [delete.content for delete in deletes]
     return DeleteRequest(request_id, digest_of(contents[0] if len(contents) == 1 else contents), deletes)
 

@@ -78,7 +78,7 @@ class Queue(Protocol):
 
 def _check_sizes(sizes: list[int], max_bytes: int) -> None:
     if sizes and max(sizes) > max_bytes:
-        raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
+        raise LimitError(f"a message of {max(sizes):,} bytes: at most {max_bytes:,} are allowed")
 
 
 _NAMESPACE = uuid.UUID("6f0f7c58-5d0a-4c5e-9a3f-2f6b3f0f1d11")

@@ -303,7 +303,7 @@ def _add(reader: SqlReader, call: CatalogCall) -> Verb:
     may_exist, path = reader.take("IF", "NOT", "EXISTS"), _path(reader)
     type, default, key, checks = _definition(reader, path[-1])
     if key:
-        raise reader.error("a new column is no primary key: its values are all the same")
+        raise reader.error("a new column can't be a primary key: its values are all the same")
     field = parse_column(path[-1], type)
 
     def add(table: TransactionTable) -> None:

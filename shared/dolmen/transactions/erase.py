@@ -161,7 +161,7 @@ def _id(unit: UnitOfWork, request: str | None) -> str:
 def _subjects(subject: Any) -> tuple[Subject, ...]:
     values = list(subject) if isinstance(subject, (list, tuple, set, frozenset, range)) else [subject]
     if not values:
-        raise InputError("nothing says who is to be forgotten: give the value of a subject, or a list of them")
+        raise InputError("no subject was given: give the value of a subject, or a list of them")
     check_subject_count(len(values))
     return tuple(dict.fromkeys(map(_subject, values)))
 

@@ -74,7 +74,7 @@ class Write(Struct, frozen=True):
         return TableEffect(self.name, what, draft.column_names(self.name, ids))
 
     def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
-        """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
+        """Raises ConflictError unless the tombstones match the same rows as with the columns of their schema."""
         bound, now = self.schema or entry.schema, entry.schema
         ids = {id_ for tombstone in self.tombstones for id_ in tombstone.columns}
         check_columns_of_delete(self.name, ids, bound, now, base_ts)

@@ -2,7 +2,7 @@
 
 ``ColumnEvidence`` sees the cells block by block. What it keeps is bounded, and depends neither on the order of the
 blocks nor on where they are cut. ``NumberEvidence`` keeps the notations in which all cells are numbers: one is out as
-soon as a cell is no number in it. Cells without a mark are the same number in all notations.
+soon as a cell is not a number in it. Cells without a mark are the same number in all notations.
 """
 
 from __future__ import annotations

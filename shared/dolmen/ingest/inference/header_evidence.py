@@ -1,7 +1,7 @@
 """Whether the first record of a table names its columns, from the rough kinds of the cells below it.
 
 What a column's type is, the whole column decides later (``value_decision``). Here a text that a person would call a
-number or a date is one.
+number or a date counts as one.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class Values(Struct, frozen=True):
 
     dialect: Dialect  # with what the columns prove
     schema: pa.Schema  # the types of the columns in this dialect
-    # what stays text though it looks like something else, and what was assumed; a sentence each, for people
+    # columns that stay text although they look like something else, and assumptions: a sentence each, for people
     notes: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()  # what columns of these types do not hold of the file
+    losses: tuple[str, ...] = ()  # the content of the file that columns of these types do not hold
 
 
 def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, known: Mapping[str, Any]) -> Values:
@@ -65,7 +65,7 @@ def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, known: Mappi
 class _Choice:
     """The types of the columns and their dialect, if the columns ``texts`` stay text (by name: the note that says why).
 
-    ``types`` has the columns that are no text.
+    ``types`` has the columns that are not text.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ def _null_contradictions(choice: _Choice) -> dict[str, str]:
         for text in sorted(choice.null_texts(name)):
             why = ""
             if text in choice.dialect.nulls:
-                why = f"{text!r} is in quotes, and so no NULL"
+                why = f"{text!r} is in quotes, and so not NULL"
             elif "nulls" in choice.known:
                 why = f"{text!r} is not given as NULL"
             elif text in holders:

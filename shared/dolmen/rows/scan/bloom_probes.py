@@ -105,7 +105,7 @@ def _literals(p: Compare | In) -> pa.Array | None:
 
 @dataclass
 class FileProbe:
-    """The filters of one file, as a scan asks them."""
+    """The filters of one file, as a scan uses them."""
 
     filters: KeyFilters
     probes: KeyProbes

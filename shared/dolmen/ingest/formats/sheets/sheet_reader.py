@@ -236,7 +236,7 @@ def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped
             tail = data[-len(_ENCRYPTED_PACKAGE) :]
         raise InputError(f"file {name!r} is a workbook of Excel 97-2003 (.xls): save it as .xlsx")
     if not start.startswith(ZIP):
-        raise InputError(f"file {name!r} is no workbook: neither .xlsx nor .ods")
+        raise InputError(f"file {name!r} is not a workbook: neither .xlsx nor .ods")
     archive = ZipArchive(file, name, source.options.max_bytes)
     archive.check_size()
     return Ods(archive, name) if "content.xml" in archive.members else Xlsx(archive, name)

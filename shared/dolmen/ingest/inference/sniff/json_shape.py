@@ -242,7 +242,7 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
 
 
 def _parse(sample: bytes, whole: bool) -> _Sample | None:
-    """The values of a sample; None if it is no JSON. Texts and numbers are on lines of their own, or it may be CSV."""
+    """The values of a sample; None if it is not JSON. Texts and numbers need lines of their own: it may be CSV."""
     text = sample.removeprefix(BOM_UTF8)
     if text.lstrip(b" \t\r\n\x1e")[:1] not in (b"{", b"["):
         try:

@@ -42,7 +42,7 @@ def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
     polars = optional("polars", "polars")
     try:
         tree = _tree(condition)
-    except (polars.exceptions.PolarsError, ValueError):  # functions of Python, for one, can't be written
+    except (polars.exceptions.PolarsError, ValueError):  # for example, Python functions can't be written
         return None
     return _ExpressionReader(stored).read(tree).predicate
 
