@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from dolmen.format.partition_by import parse_partition_by
+from dolmen.format.column_terms import parse_partition_by
 from pyarrow import parquet
 
 from dolmen.base.runtime import Runtime
