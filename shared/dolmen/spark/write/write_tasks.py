@@ -1,5 +1,8 @@
 """The tasks of writes: they write data files and upload keys, sum their rows for a request's digest, and report to the
-driver, which makes one commit of all reports."""
+driver, which makes one commit of all reports.
+
+Spark gives the driver one report for each partition: files of repeated, speculative or killed tasks are in none.
+"""
 
 from __future__ import annotations
 
