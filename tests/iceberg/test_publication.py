@@ -22,6 +22,7 @@ from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication import _Publisher
+from dolmen.iceberg.publication_directory import pin_version
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
@@ -305,6 +306,17 @@ def test_of_racing_publishers_none_is_lost(db: Database, readers: IcebergReaders
     numbers = sorted(int(Path(key).name[1:].partition(".")[0]) for key in keys)
     assert numbers == list(range(1, len(keys) + 1))
     assert all(TableMetadata.decode(store.get(key).body) for key in keys)
+
+
+def test_the_pin_of_a_publisher_that_lost_goes_with_the_next_publication(db: Database, readers: IcebergReaders) -> None:
+    table = db.table("t")
+    published = table.publish_iceberg()
+    pin_version(context_of(db), context_of(db).head.refresh().manifest, table._entry.uuid)  # and another was faster
+    assert pins(db) == [published.version, published.version + 1]
+    found = table.publish_iceberg()
+    assert pins(db) == [found.version]
+    assert ids(readers, found.metadata_location) == [*range(10)]
+    assert not table.publish_iceberg().is_new
 
 
 def test_a_publication_after_a_small_commit_makes_few_requests() -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from dolmen.format.column_terms import parse_partition_by
 from pyarrow import parquet
 
 from dolmen.base.runtime import Runtime
 from dolmen.entries.index.sorting import EntrySorter, KeyRuns
 from dolmen.entries.partitions import PartitionSpec
 from dolmen.errors import LimitError
+from dolmen.format.column_terms import parse_partition_by
 from dolmen.format.schema import Schema
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.source_file import BadRow

@@ -232,7 +232,7 @@ class _Publisher:
         snapshots = 1 if not self._keep_snapshots else len(metadata.snapshots)
         return (
             current.state == self._state
-            and current.version in pins
+            and current.version == max(pins, default=0)  # a greater one is left by a publisher that lost, or ended
             and metadata.format_version == self._format_version
             and metadata.partitioning == self._specs
             and len(metadata.snapshots) == snapshots

@@ -58,8 +58,8 @@ def run_copy(
     options = dict(reader.items(_option)) if reader.word() == "(" else {}
     if writes and (unknown := sorted(options.keys() - {"format", *_AS_WRITTEN})):
         raise InputError(
-            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, not {', '.join(unknown)}: for the rest use dolmen scan -o, "
-            "which also writes folders (--partition-by)"
+            f"COPY ... TO takes FORMAT, HEADER and DELIMITER, not {', '.join(unknown)}: for the rest use dolmen scan "
+            "-o, which also writes folders (--partition-by)"
         )
     values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
     if not reader.is_done:
