@@ -81,8 +81,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "publications are not compared",
         "a version that shows other rows than the published one is published",
         "iceberg/publication.py",
-        "            current.state == self._state\n            and current.version in pins\n",
-        "            current.version in pins\n",
+        "            current.state == self._state\n            and current.version == max(pins, default=0)",
+        "            current.version == max(pins, default=0)",
     ),
     mutation(
         "columns are those of the last publication",
