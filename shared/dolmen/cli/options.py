@@ -247,7 +247,7 @@ _GROUPS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a function a command of the application; options take the place of parameters such as ``about``."""
+    """Makes a function a command of the application; several options replace a parameter that ``_GROUPS`` names."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)

@@ -106,7 +106,7 @@ class Base(Struct, frozen=True):
     """A version that a commit can be based on."""
 
     manifest: Manifest
-    etag: str | None  # the ETag of the pointer; None if the database does not exist yet
+    etag: str | None  # the ETag of the pointer; None without a database, "" if only readback shows that it was replaced
     date_us: int = 0  # the server's clock in the response that showed it as the newest; 0 if this process committed it
     turn: Turn | None = None
 

@@ -150,7 +150,7 @@ def submit(
 class _AdaptedChange:
     """A change, adapted to the base and to the changes before it in the same version.
 
-    ``already`` has its requests that were applied before, some perhaps by a change of the same version.
+    ``already`` has its requests that an earlier version, or an earlier change of this one, has applied.
     """
 
     member: Member

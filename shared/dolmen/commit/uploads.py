@@ -300,7 +300,7 @@ def parse_intent_key(key: str) -> tuple[str, bool] | None:
 
 
 class Intent:
-    """The intent of one attempt of one job. ``begin`` makes it."""
+    """The intent of one attempt of one job, which protects nothing: see the module. ``begin`` makes it."""
 
     def __init__(self, store: ObjectStore, runtime: Runtime, what: str, tables: Iterable[str] = ()) -> None:
         self._store, self._runtime, self._what = store, runtime, what

@@ -80,7 +80,7 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
     if not isinstance(document, Mapping):
         raise MessageError(f"a delete request is a JSON object, not {_kind(document)}")
     if _is_deeper(document, MAX_NESTING):
-        raise MessageError(f"lists and objects in each other, more than {MAX_NESTING} deep")
+        raise MessageError(f"lists and objects are nested more than {MAX_NESTING} deep")
     if not isinstance(body, str) or not body.isascii() or "\\u" in body:
         _check_values(document)
     request_id = _request_id(document, message_id)

@@ -29,7 +29,7 @@ from dolmen.predicate.bind import condition_of
 class Write(Struct, frozen=True):
     """Adds rows (files), hides rows (tombstones), or does both at once (an upsert).
 
-    Commutes with everything, except the loss of its table or of a column that a tombstone names. The rows of its
+    Never conflicts, unless its table or a column of a tombstone was dropped, or got another type. The rows of its
     ``requests`` are mixed in the files, so that none of them can be removed alone. ``schema`` has the columns under
     which the files were written; None for the present ones.
     ``is_overwrite`` is for the history.

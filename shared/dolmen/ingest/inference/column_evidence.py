@@ -31,7 +31,7 @@ NOTATIONS = tuple(
 _MAY_BE_NUMBER = re.compile(r"[+-]?[0-9.,'_ \u00a0\u202f]+(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity|nan)")
 _FOUR_DIGITS = 1000
 _SURE_SIGNS = {",", "'"}
-"""Lists of codes and telephone numbers are not written with these: a single number of several groups is one."""
+"""Lists of codes and telephone numbers are not written with these: one value such as 1,234,567 is proof enough."""
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class NumberEvidence:
     def is_proven(self, notation: NumberNotation, *, is_known: bool) -> bool:
         """Whether what separates groups in this notation is sure to do so: codes may look the same.
 
-        ``is_known``: it does in other columns.
+        ``is_known``: other columns, or the user, show that this sign separates groups.
         """
         reading = self.readings[notation]
         is_sure = is_known or notation.thousands in _SURE_SIGNS or reading.fewest < reading.most

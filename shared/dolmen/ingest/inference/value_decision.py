@@ -5,7 +5,8 @@ a note says so:
 
 - **Numbers** of all columns have one decimal mark and one separator of groups. `1,5` proves that the comma is the
   decimal mark, `1,234,567` that it separates groups; `1,234` proves nothing, and follows the other columns. If columns
-  contradict each other, those with a decimal point are numbers. Without any proof `1.234` has a decimal point.
+  contradict each other, those with a decimal point are numbers, and the others stay text. Without any proof `1.234` has
+  a decimal point.
 - **Booleans**: both texts of a pair, and nothing else.
 - **Times**: each column proves its own pattern (see ``time_evidence``).
 - **NULL**: a text such as `NA` is NULL if without it columns would not have their types, and no column has it as a
@@ -159,7 +160,7 @@ class _Choice:
 
     @staticmethod
     def _type(column: ColumnEvidence, notation: NumberNotation, *, is_known: bool) -> pa.DataType | None:
-        """The type of a column as numbers; None if it is no such type, or may be codes."""
+        """The type of a column as numbers; None if a cell is not a number, or groups of digits may be codes."""
         shape = column.numbers.shape(notation)
         if shape is None or not column.numbers.is_proven(notation, is_known=is_known):
             return None

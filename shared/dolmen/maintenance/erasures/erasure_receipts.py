@@ -94,7 +94,7 @@ def _sum_up(infos: Iterable[ObjectInfo]) -> Remains:
 
 
 def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
-    """The first receipt of an erasure, while its rows are only hidden. ``manifest`` says what its tables are called."""
+    """The first receipt of an erasure, which is not stored until a step updates it. ``manifest`` names its tables."""
     tables = tuple(
         ErasedFrom(
             uuid=each.uuid,
@@ -300,8 +300,8 @@ class ReceiptFinisher:
             update_receipt(self.context.store, self.context.runtime, receipt, note)
         if shared:
             return False
-        # A file without a count had no live rows: only its bounds put it on the list. If a restore brought it back, the
-        # restore tested its rows, and none of them is an erased one.
+        # A file without a count had no live rows, so nobody looked whether erased ones were among them. If a restore
+        # brought it back, the restore tested its rows, and none of them is an erased one.
         paths = [file.path for file in remaining if file.rows is not None or is_adopted(file.path)]
         for path in paths:
             if is_adopted(path):

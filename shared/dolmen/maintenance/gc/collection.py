@@ -7,7 +7,7 @@ any point the next run continues. Its words:
 - fence: the time ``orphan_cutoff``. Objects uploaded before it can no longer become part of a commit.
 - released: objects that a commit's version no longer needs; they are deleted up to version ``freed``.
 - orphans: objects that no commit can name any more; those last modified before the time ``swept`` are deleted.
-- leaving: erasures off the list whose rows may still be on the disk. Once no object holds them, an erasure is gone.
+- leaving: erasures that are no longer listed, but whose rows some object may still hold. After that they are gone.
 """
 
 from __future__ import annotations

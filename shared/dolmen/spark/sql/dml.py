@@ -1,9 +1,9 @@
 """DELETE, UPDATE and MERGE of SQL: Spark evaluates conditions and values, and dolmen hides and writes rows.
 
 Values get the types of their columns as Spark casts them when it stores them. The commit depends on all tables that
-were read. A MERGE is planned apart from ``write.merge_frame``, whose source is a frame that is joined by keys and kept
-over repeated attempts: here conditions and values are pieces of the user's SQL, which only a whole query can resolve.
-All of them share the job and the changes (``write.row_actions``).
+were read. ``write.merge_frame`` merges a DataFrame by keys, and keeps it over repeated attempts. Here conditions and
+values are pieces of the user's SQL, which only a whole query can resolve. Both share the job and the changes
+(``write.row_actions``).
 """
 
 from __future__ import annotations

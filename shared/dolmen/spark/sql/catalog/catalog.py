@@ -2,7 +2,8 @@
 
 Spark keeps its catalogs in a map, which has no method to add one: ``install`` puts a Python object there, that Spark
 calls as it calls the class of a jar. Reads are those of ``table_relations``, writes those of ``write.from_frame``:
-Spark gives a DataFrame. A statement is one commit, also CREATE TABLE AS.
+Spark gives a DataFrame. UPDATE, MERGE, and a DELETE whose condition is not a predicate go through
+``dolmen.spark.sql``. A statement is one commit, also CREATE TABLE AS.
 """
 
 from __future__ import annotations
@@ -492,8 +493,8 @@ class Catalog(JavaObjectMethods):
     def change_plan(self, plan: Any, relation: Any) -> JavaObject:
         """The plan that Spark runs in the place of a DELETE, an UPDATE, a MERGE or an overwrite of some rows.
 
-        By then Spark has checked the statement. It can run these only as a write, so they become one: dolmen deletes
-        by a condition that means the same to it, and ``dolmen.spark.sql`` does what the text of the others says.
+        By then Spark has checked the statement. The plan becomes a write, because that is all that Spark can run here:
+        its commit deletes by a condition that means the same to dolmen, or gives the text to ``dolmen.spark.sql``.
         """
         kind, option = kind_of_node(plan), self.spark._jvm.scala.Option
         if kind == "OverwritePartitionsDynamic":
