@@ -60,7 +60,7 @@ def parse_message(text: str, max_characters: int, **hooks: Any) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_members, **hooks)
     except RecursionError:
-        raise MessageError("lists and objects nested in each other, too deep") from None
+        raise MessageError("lists and objects are nested too deeply") from None
     except json.JSONDecodeError as error:
         raise MessageError(f"not JSON: {error}") from None
     except MessageError:
