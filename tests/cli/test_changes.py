@@ -131,9 +131,9 @@ def replace_column(db: dolmen.Database) -> None:
     [
         (create_anew, 3, "table", []),
         (swap, 3, "table", []),
-        (replace_column, 2, "other columns", []),
-        (replace_column, 2, "other columns", ["--columns", "id,name"]),
-        (replace_column, 2, "other columns", ["--columns", "id", "--where", "name < 'c'"]),
+        (replace_column, 2, "columns have changed", []),
+        (replace_column, 2, "columns have changed", ["--columns", "id,name"]),
+        (replace_column, 2, "columns have changed", ["--columns", "id", "--where", "name < 'c'"]),
     ],
     indirect=["following"],
 )

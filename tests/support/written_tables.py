@@ -200,10 +200,10 @@ def judge(written: WrittenTable) -> Judgement:
 
 
 _SAID = {
-    "columns": r"header|is a row|names|no delimiter|number|member|NULL|lack|in them|pandas|no objects|skipped",
-    "rows": r"header|is a row|skipped|comment|footer|in them|lack|quote|no delimiter|pandas|no objects|names",
+    "columns": r"header|is a row|names|no delimiter|number|member|NULL|lack|in them|pandas|not objects|skipped",
+    "rows": r"header|is a row|skipped|comment|footer|in them|lack|quote|no delimiter|pandas|not objects|names",
     "NULL": r"^NULL is|which is NULL|lack",
-    "value": r"quotes|escapes|literal|no delimiter|no objects|pandas|times as in|comment|header|separates the fields"
+    "value": r"quotes|escapes|literal|no delimiter|not objects|pandas|times as in|comment|header|separates the fields"
     r"|decimal comma|between thousands",
 }
 """The word that the summary line must have if a file is read otherwise than it was written."""

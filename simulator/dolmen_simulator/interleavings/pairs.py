@@ -18,7 +18,7 @@ FIRST: tuple[Row, ...] = ((1, 10, None), (2, 20, None), (3, 30, None))
 
 
 def _names_the_new_name(execution: Execution, outcome: TaskOutcome) -> bool:
-    return "is called" in str(outcome.error)
+    return "was renamed to" in str(outcome.error)
 
 
 RENAMED: dict[type[Error], Callable[[Execution, TaskOutcome], bool]] = {ConflictError: _names_the_new_name}
