@@ -29,10 +29,10 @@ from dolmen.predicate.bind import condition_of
 class Write(Struct, frozen=True):
     """Adds rows (files), hides rows (tombstones), or does both at once (an upsert).
 
-    Never conflicts, unless its table or a column of a tombstone was dropped, or got another type. The rows of its
-    ``requests`` are mixed in the files, so that none of them can be removed alone. ``schema`` has the columns under
-    which the files were written; None for the present ones.
-    ``is_overwrite`` is for the history.
+    Conflicts only if its table is gone, or if columns or checks that its rows or tombstones depend on have changed
+    (docs/protocol.md). The rows of its ``requests`` are mixed in the files, so that none of them can be removed alone.
+    ``schema`` has the columns under which the files were written; None for the present ones. ``is_overwrite`` is for
+    the history.
     """
 
     name: str
@@ -91,7 +91,8 @@ def check_columns_of_delete(name: str, ids: Set[int], bound: Schema, now: Schema
     if missing := ids - {field.id for field in bound.fields if same_column(now, field, base_ts)}:
         names = [bound.by_id[id_].name if id_ in bound.by_id else id_ for id_ in sorted(missing)]
         raise ConflictError(
-            f"table {name!r}: columns {names} of the delete were dropped, or got another type, meanwhile"
+            f"table {name!r}: columns {names} of the delete were dropped or got another type meanwhile: look at the "
+            "columns, and repeat the delete"
         )
 
 
